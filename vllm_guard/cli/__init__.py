@@ -1,0 +1,39 @@
+"""The ``vllm-guard`` command. Exit codes: 0 done, 2 it could not be done (a line says why)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from vllm_guard import __version__
+from vllm_guard.cli import explain, status
+from vllm_guard.cli.errors import CommandError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Without the program's name; None for ``sys.argv``.
+
+    Returns:
+        The exit code.
+    """
+    parser = argparse.ArgumentParser(
+        prog="vllm-guard",
+        description="Guards around three upstream faults that kill vLLM's EngineCore.",
+    )
+    parser.add_argument("--version", action="version", version=f"vllm-guard {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    status.add_parser(commands)
+    explain.add_parser(commands)
+    options = parser.parse_args(arguments)
+    try:
+        print("\n".join(options.run(options)))
+    except CommandError as error:
+        print(f"vllm-guard: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has had enough; Python would complain at exit
+    return 0

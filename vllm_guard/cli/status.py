@@ -1,0 +1,107 @@
+"""``vllm-guard status``: what the installed vLLM needs, and what a new process would do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm_guard import __version__, installed, settings
+from vllm_guard.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_ENTRY_POINT = "vllm_guard"
+_TIMEOUT = 300.0
+
+# Loads the guards as vLLM would, then the modules they wait for, and writes what came of it.
+_PROBE = """
+import importlib, json, sys
+import vllm_guard
+from vllm_guard.guards import DEFINITIONS
+vllm_guard.register()
+for name in dict.fromkeys(name for guard in DEFINITIONS for name in guard.modules):
+    importlib.import_module(name)
+with open(sys.argv[1], "w") as file:
+    json.dump(vllm_guard.status(), file)
+"""
+
+
+def add_parser(commands: Subparsers) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("status", help="what the installed vLLM needs, and what is done")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines about the vLLM of this Python."""
+    build = installed.find()
+    folder = installed.package_folder()
+    if build is None or folder is None:
+        raise CommandError(
+            f"no vLLM in this Python ({sys.executable}); install vllm-guard into the environment"
+            f" that runs vLLM"
+        )
+    return _lines(build, folder)
+
+
+def _lines(build: installed.Build, folder: Path) -> Iterator[str]:
+    yield f"vllm-guard {__version__} on {build} in {folder}"
+    for warning in [*_environment_warnings(), *settings.read(os.environ).problems]:
+        yield f"warning: {warning}"
+    report = _probe_in_new_process()
+    yield "a new process of this environment:"
+    for name, guard in report["guards"].items():
+        yield (
+            f"  {name:<10} mode {guard['mode']:<8} verdict {guard['verdict'] or 'not asked':<9}"
+            f" state {guard['state']}"
+        )
+        for fault, finding in guard["faults"].items():
+            yield f"    {fault:<14} {finding['verdict']:<8} {finding['evidence']}"
+
+
+def _environment_warnings() -> Iterator[str]:
+    found = dict(installed.distributions())
+    if len(found) > 1:
+        names = ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
+        yield f"{len(found)} distributions install vllm ({names}): uninstall all but one"
+    plugins = metadata.entry_points(group="vllm.general_plugins")
+    if _ENTRY_POINT not in {plugin.name for plugin in plugins}:
+        yield (
+            "vLLM does not load vllm-guard: its entry point is not installed in this environment"
+            " (pip install vllm-guard)"
+        )
+    allowed = os.environ.get("VLLM_PLUGINS")
+    # vLLM splits at commas and compares exactly, without stripping.
+    if allowed is not None and _ENTRY_POINT not in allowed.split(","):
+        yield (
+            f"VLLM_PLUGINS={allowed!r} keeps vllm-guard out: add {_ENTRY_POINT} to it, without"
+            f" spaces around the commas"
+        )
+
+
+def _probe_in_new_process() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="vllm-guard-") as folder:
+        result = Path(folder, "status.json")
+        command = [sys.executable, "-c", _PROBE, str(result)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise CommandError(f"importing vLLM took more than {_TIMEOUT:.0f} s") from None
+        if done.returncode != 0 or not result.exists():
+            reason = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise CommandError(
+                f"the vLLM of this Python ({sys.executable}) could not be imported: {reason[-1]}"
+            )
+        report: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        return report

@@ -1,0 +1,112 @@
+"""How often each guard acted, and the log lines about it.
+
+The rate is how often the upstream fault meets this traffic: the argument for the fix. The first
+trigger of each kind is a WARNING with the numbers; later ones are DEBUG lines, and at most one
+WARNING a minute sums them up.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vllm_guard.log import logger
+from vllm_guard.settings import guard_variable
+
+INTERVAL = 60.0
+"""Seconds between two summing-up lines of one guard and reason."""
+
+
+@dataclass
+class _Unreported:
+    since: float
+    count: int = 0
+
+
+class Counters:
+    """The triggers of one guard in this process.
+
+    Args:
+        guard: Name of the guard.
+        clock: Returns seconds; only differences count.
+    """
+
+    def __init__(self, guard: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.guard = guard
+        self._clock = clock
+        self._triggers: Counter[tuple[str, str]] = Counter()
+        self._unreported: dict[str, _Unreported] = {}
+        self._lock = threading.Lock()
+
+    def record(self, reason: str, action: str, detail: str, advice: str = "") -> None:
+        """Count one trigger and log it.
+
+        Args:
+            reason: The fault, or the rule that noticed it.
+            action: What was done: ``blanked``, ``cut``, ``dropped``, ``kept``, ``observed``.
+            detail: What happened, with request id and numbers; no prompt and no output text.
+            advice: Where to read on; part of the first line only.
+        """
+        with self._lock:
+            first = reason not in self._unreported
+            pending = self._unreported.setdefault(reason, _Unreported(self._clock()))
+            self._triggers[reason, action] += 1
+            pending.count += 0 if first else 1
+        if first:
+            logger.warning(
+                "vllm-guard %s: %s (%s, %s). %sFurther ones are counted, at most one line a minute;"
+                " %s=off switches this guard off.",
+                self.guard,
+                detail,
+                reason,
+                action,
+                f"{advice} " if advice else "",
+                guard_variable(self.guard),
+            )
+            return
+        logger.debug("vllm-guard %s: %s (%s, %s).", self.guard, detail, reason, action)
+        if self._clock() - pending.since >= INTERVAL:
+            self._sum_up(reason)
+
+    def flush(self) -> None:
+        """Log what has been counted and not been logged yet."""
+        for reason in list(self._unreported):
+            self._sum_up(reason)
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
+        """Return the number of triggers by reason and action."""
+        counts: dict[str, dict[str, int]] = {}
+        with self._lock:
+            for (reason, action), count in self._triggers.items():
+                counts.setdefault(reason, {})[action] = count
+        return counts
+
+    def _sum_up(self, reason: str) -> None:
+        with self._lock:
+            pending = self._unreported[reason]
+            count, seconds = pending.count, self._clock() - pending.since
+            pending.count, pending.since = 0, self._clock()
+            total = sum(n for (other, _), n in self._triggers.items() if other == reason)
+        if count:
+            logger.warning(
+                "vllm-guard %s: %d more of %s in the last %.0f s, %d in all.",
+                self.guard,
+                count,
+                reason,
+                seconds,
+                total,
+            )
+
+
+def flush_at_exit(flush: Callable[[], None]) -> None:
+    """Call ``flush`` when this process ends, a multiprocessing child too."""
+    from multiprocessing import util
+
+    # A forked child leaves through os._exit: atexit never runs there, Finalize does. A plain
+    # process runs both; the second finds nothing left to log.
+    util.Finalize(None, flush, exitpriority=10)
+    atexit.register(flush)

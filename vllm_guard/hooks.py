@@ -1,0 +1,103 @@
+"""Calling back when a module has been imported completely.
+
+wrapt's post-import hooks do the work. Three things are added: a hook never raises into the
+importer (the import would fail, and a second import would succeed without us), a hook fires at
+once for a module that is fully imported, and a module that is half imported counts as not
+imported yet.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import wrapt
+
+from vllm_guard.log import logger
+
+Hook = Callable[[ModuleType], None]
+
+# What to call for each module name. wrapt cannot forget a hook, so ours look here when fired.
+_waiting: dict[str, list[Hook]] = {}
+_known_to_wrapt: set[str] = set()
+
+
+def fully_imported(name: str) -> ModuleType | None:
+    """Return the module ``name`` if it is in ``sys.modules`` and its import has ended."""
+    module = sys.modules.get(name)
+    if module is None or _being_imported(module):
+        return None
+    return module
+
+
+def _being_imported(module: ModuleType) -> bool:
+    # importlib sets this on the spec for the length of the import; it is what importlib itself
+    # asks before it trusts sys.modules.
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def when_imported(name: str, hook: Hook) -> None:
+    """Call ``hook`` with the module ``name``, now or as soon as its import has ended.
+
+    Args:
+        name: Absolute module name.
+        hook: Called once; what it raises is logged, never passed on.
+    """
+    _waiting.setdefault(name, []).append(hook)
+    if fully_imported(name) is not None:
+        _fire(name)
+    elif name in sys.modules:
+        _HalfImported.watch()
+    elif name not in _known_to_wrapt:
+        _known_to_wrapt.add(name)
+        wrapt.register_post_import_hook(_on_import, name)
+
+
+def forget_all() -> None:
+    """Drop every hook that has not fired."""
+    _waiting.clear()
+    _HalfImported.unwatch()
+
+
+def _on_import(module: ModuleType) -> None:
+    _known_to_wrapt.discard(module.__name__)
+    _fire(module.__name__, module)
+
+
+def _fire(name: str, module: ModuleType | None = None) -> None:
+    module = module if module is not None else sys.modules[name]
+    for hook in _waiting.pop(name, ()):
+        try:
+            hook(module)
+        except Exception:
+            logger.exception("vllm-guard: the hook for %s failed; it goes on unguarded", name)
+
+
+class _HalfImported:
+    """A finder that finds nothing: each later import is a chance to look again.
+
+    A module whose import had begun before we came has passed wrapt's finder already, and Python
+    has no event for its end. The finder never takes itself off ``sys.meta_path``: it is called
+    while importlib walks that list.
+    """
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Fire what has become complete; find nothing."""
+        for name in [name for name in _waiting if fully_imported(name) is not None]:
+            _fire(name)
+        return None
+
+    @classmethod
+    def watch(cls) -> None:
+        if cls not in sys.meta_path:
+            sys.meta_path.insert(0, cls)
+
+    @classmethod
+    def unwatch(cls) -> None:
+        if cls in sys.meta_path:
+            sys.meta_path.remove(cls)

@@ -1,0 +1,1 @@
+"""The questions asked of a build's code; each answers with a verdict and its evidence."""

@@ -1,0 +1,104 @@
+"""The rows of tokens that the worker returned for one frame, and taking some of them out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_PROMPT_LOGPROBS = ("prompt_logprobs_dict", "prompt_token_id_logprobs_dict")
+
+
+class ReturnedRows:
+    """A ModelRunnerOutput seen as one row of tokens a request.
+
+    Changes are made in place and touch the named request only; vLLM reads the object once, in
+    ``update_from_output``, after us.
+
+    Args:
+        scheduler_output: The SchedulerOutput of the frame.
+        model_runner_output: What the worker returned for it.
+    """
+
+    def __init__(self, scheduler_output: Any, model_runner_output: Any) -> None:
+        self._scheduler_output = scheduler_output
+        self._output = model_runner_output
+        self._rows = model_runner_output.sampled_token_ids
+
+    def row(self, request_id: str) -> Any:
+        """Return the request's tokens, a list (or array) of token ids; empty if it has none."""
+        index = self._output.req_id_to_index.get(request_id)
+        return self._rows[index] if self._rows and index is not None else ()
+
+    def overlong(self) -> list[tuple[str, int]]:
+        """Find the rows that are longer than anything their frame could have sampled.
+
+        Returns:
+            Pairs of request id and the number of tokens it may have: one, and one for each draft.
+        """
+        longest = max(map(len, self._rows), default=0)
+        if longest <= 1:
+            return []
+        drafts = self._scheduler_output.scheduled_spec_decode_tokens
+        if len(drafts) == len(self._rows) and longest <= 1 + min(map(len, drafts.values())):
+            return []
+        allowed = {request_id: 1 + len(tokens) for request_id, tokens in drafts.items()}
+        return [
+            (request_id, allowed.get(request_id, 1))
+            for request_id, index in self._output.req_id_to_index.items()
+            if len(self._rows[index]) > allowed.get(request_id, 1)
+        ]
+
+    def cut(self, request_id: str, length: int) -> None:
+        """Keep the first ``length`` tokens of the request's row."""
+        index = self._output.req_id_to_index[request_id]
+        # Slicing keeps the type: up to 0.11.2 a row may be a numpy array.
+        self._rows[index] = self._rows[index][:length]
+
+    def blank(self, request_id: str) -> None:
+        """Empty the request's row, as if its frame had sampled nothing.
+
+        Its drafts go too: vLLM would count them as rejected and roll the request back.
+        """
+        self.cut(request_id, 0)
+        self._scheduler_output.scheduled_spec_decode_tokens.pop(request_id, None)
+
+    def blank_pooled(self, request_id: str) -> None:
+        """Drop the request's pooled vector: it would finish the request that owns the id now."""
+        index = self._output.req_id_to_index.get(request_id)
+        if self._output.pooler_output and index is not None:
+            self._output.pooler_output[index] = None
+
+    def take_prompt_logprobs(self, request_id: str) -> dict[str, Any]:
+        """Take out the request's prompt logprobs.
+
+        vLLM asserts that there are none where a request gets no output.
+
+        Returns:
+            The values by field name; empty where there are none.
+        """
+        taken = {}
+        for name in _PROMPT_LOGPROBS:
+            value = (getattr(self._output, name, None) or {}).pop(request_id, None)
+            if value is not None:
+                taken[name] = value
+        return taken
+
+    def give_prompt_logprobs(self, request_id: str, values: dict[str, Any]) -> None:
+        """Hand over prompt logprobs taken earlier; newer ones in this output win."""
+        for name, value in values.items():
+            field = getattr(self._output, name)
+            if field.get(request_id) is None:
+                field[request_id] = value
+
+
+def describe(request: Any, tokens: int) -> str:
+    """Put the numbers of a trigger into words.
+
+    Args:
+        request: The vLLM request as it is now.
+        tokens: Number of tokens that the worker returned for it.
+    """
+    return (
+        f"request {request.request_id}: {tokens} token(s) returned,"
+        f" {request.num_output_placeholders} placeholder(s),"
+        f" {request.num_computed_tokens} of {request.num_tokens} tokens computed"
+    )

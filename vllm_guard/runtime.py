@@ -1,0 +1,183 @@
+"""From the entry point to wrapped functions and back: one set of guards in each process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from vllm_guard import __version__, hooks, installed, settings
+from vllm_guard.counters import flush_at_exit
+from vllm_guard.guard import Guard, InternalError
+from vllm_guard.guards import DEFINITIONS
+from vllm_guard.log import logger
+from vllm_guard.settings import Settings
+from vllm_guard.states import State, Verdict
+from vllm_guard.targets import Patch, Target
+
+SCHEDULER = Target("vllm.v1.core.sched.scheduler", "Scheduler.__init__", ("self",))
+
+_NOT_GUARDING = (State.SKIPPED, State.FAILED, State.DISARMED)
+
+internal_errors: list[InternalError] = []
+"""Errors of our own that were swallowed since `start`; tests raise them again."""
+
+
+class NotGuardedError(RuntimeError):
+    """Raised under ``VLLMGUARD_STRICT=1`` where a guard that should apply does not."""
+
+
+class _Process:
+    """What `start` set up in this process."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self.settings = chosen
+        self.build = installed.find()
+        self.guards = {
+            definition.name: Guard(definition, chosen.mode(definition.name), internal_errors)
+            for definition in DEFINITIONS
+        }
+        self.construction: Patch | None = None
+        self.checked: set[type] = set()
+        self.announced = False
+
+
+_lock = threading.RLock()
+_process: _Process | None = None
+_flushes_at_exit = False
+
+
+def start() -> None:
+    """Read the settings, arm or apply the guards, and say so in one line.
+
+    Does nothing when it has been done; after `stop` it starts afresh.
+    """
+    global _process  # noqa: PLW0603  one per process is the point
+    with _lock:
+        if _process is not None:
+            return
+        internal_errors.clear()
+        _process = process = _Process(settings.read(os.environ))
+        for problem in process.settings.problems:
+            logger.warning("vllm-guard: %s", problem)
+        armed = [guard for guard in process.guards.values() if guard.state is State.ARMED]
+        for name in dict.fromkeys(name for guard in armed for name in guard.definition.modules):
+            hooks.when_imported(name, _on_import)
+        _announce(process)
+        process.announced = True
+        _flush_at_exit()
+
+
+def stop() -> None:
+    """Put back what was replaced; `start` may follow."""
+    global _process  # noqa: PLW0603
+    with _lock:
+        hooks.forget_all()
+        if _process is None:
+            return
+        for guard in _process.guards.values():
+            guard.counters.flush()
+            guard.unwrap()
+        if _process.construction is not None:
+            _process.construction.undo()
+        _process = None
+
+
+def describe() -> dict[str, Any]:
+    """Return what `vllm_guard.status` documents."""
+    process = _process
+    build = process.build if process is not None else installed.find()
+    return {
+        "version": __version__,
+        "build": build.as_dict() if build is not None else None,
+        "enabled": process is not None and process.settings.enabled,
+        "problems": list(process.settings.problems) if process is not None else [],
+        "guards": {
+            name: guard.as_dict() for name, guard in (process.guards if process else {}).items()
+        },
+    }
+
+
+def _on_import(module: ModuleType) -> None:
+    with _lock:
+        process = _process
+        if process is None:
+            return
+        for guard in process.guards.values():
+            if guard.state is State.ARMED and module.__name__ in guard.definition.modules:
+                guard.consider(module)
+        if module.__name__ == SCHEDULER.module and _has_something_to_check(process):
+            process.construction = Patch(SCHEDULER, module, _on_construction)
+            process.construction.apply()
+        if process.announced:
+            _announce(process)
+
+
+def _has_something_to_check(process: _Process) -> bool:
+    settled = (State.OFF, State.RETIRED)
+    return process.settings.strict or any(
+        guard.state not in settled for guard in process.guards.values()
+    )
+
+
+def _announce(process: _Process) -> None:
+    guards = [f"{guard.name} {_summary(guard)}" for guard in process.guards.values()]
+    build = process.build or "no vLLM found"
+    logger.info("vllm-guard %s on %s: %s", __version__, build, "; ".join(guards))
+
+
+def _summary(guard: Guard) -> str:
+    if guard.verdict is None:
+        waits = f", waits for {', '.join(guard.definition.modules)}"
+        return f"{guard.state}{waits if guard.state is State.ARMED else ''}"
+    return f"{guard.state}, verdict {guard.verdict} ({guard.detail})"
+
+
+def _on_construction(wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any) -> Any:
+    """Before a Scheduler is built: do the guards reach this class?"""
+    process = _process
+    complaints: list[str] = []
+    if process is not None:
+        try:
+            complaints = _check(process, type(scheduler))
+        except Exception:
+            logger.exception("vllm-guard: could not check whether the guards are effective")
+        if complaints and process.settings.strict:
+            raise NotGuardedError(
+                f"VLLMGUARD_STRICT=1 and not everything is guarded: {'; '.join(complaints)}."
+                f" Unset VLLMGUARD_STRICT to start without, or switch the guard off."
+            )
+    return wrapped(*args, **kwargs)
+
+
+def _check(process: _Process, cls: type) -> list[str]:
+    """Look whether each guard that should act on ``cls`` does; log what does not, once."""
+    complaints = list(process.settings.problems)
+    for guard in process.guards.values():
+        obstacles = guard.obstacles(cls)
+        if guard.active:
+            guard.effective = not obstacles
+        elif guard.state in _NOT_GUARDING and guard.verdict is not Verdict.ABSENT:
+            obstacles = [f"{guard.state}, {guard.detail}"]
+        if obstacles:
+            complaints.append(f"{guard.name} does not act on {cls.__qualname__}: {obstacles[0]}")
+            if cls not in process.checked:
+                logger.warning("vllm-guard: %s", complaints[-1])
+    process.checked.add(cls)
+    return complaints
+
+
+def _flush_at_exit() -> None:
+    global _flushes_at_exit  # noqa: PLW0603
+    if _flushes_at_exit:
+        return
+    _flushes_at_exit = True
+    flush_at_exit(_flush)
+
+
+def _flush() -> None:
+    if _process is not None:
+        for guard in _process.guards.values():
+            guard.counters.flush()

@@ -1,0 +1,82 @@
+"""The words for what a guard found, what it does and what it was told to do.
+
+One enum each; code, JSON, logs and documents use the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class _Word(str, Enum):
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Verdict(_Word):
+    """What this build's code does about one fault. Never derived from a version."""
+
+    NEEDED = "needed"
+    """The fault is there."""
+    FIXED = "fixed"
+    """The code handles it by itself."""
+    ABSENT = "absent"
+    """The function that would be guarded does not exist."""
+    FOREIGN = "foreign"
+    """Somebody else replaced or overrode that function."""
+    UNKNOWN = "unknown"
+    """A shape we do not recognise, or the probe failed."""
+
+
+class State(_Word):
+    """What a guard does in this process."""
+
+    OFF = "off"
+    """Switched off by the user; nothing is wrapped."""
+    ARMED = "armed"
+    """Waits for its module to be imported."""
+    APPLIED = "applied"
+    OBSERVING = "observing"
+    """Counts and logs, and lets vLLM do what it does."""
+    RETIRED = "retired"
+    """This build holds the fix; nothing is wrapped."""
+    SKIPPED = "skipped"
+    """Absent, foreign or unknown; nothing is wrapped."""
+    FAILED = "failed"
+    """Wrapping failed; what was wrapped has been put back."""
+    DISARMED = "disarmed"
+    """Too many errors of our own; every call passes through."""
+
+
+class Mode(_Word):
+    """What the user asked of one guard."""
+
+    AUTO = "auto"
+    OFF = "off"
+    OBSERVE = "observe"
+    FORCE = "force"
+    """Apply also where the verdict is fixed, foreign or unknown."""
+
+
+# From the least to the most alarming: a guard's own verdict is the worst of its faults'.
+_SEVERITY = (Verdict.ABSENT, Verdict.FIXED, Verdict.NEEDED, Verdict.UNKNOWN, Verdict.FOREIGN)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the most alarming of ``verdicts``, `Verdict.UNKNOWN` if there are none."""
+    return max(verdicts, key=_SEVERITY.index, default=Verdict.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict and what it rests on.
+
+    Args:
+        verdict: What the code does.
+        evidence: One line: where it was looked at and what was found.
+    """
+
+    verdict: Verdict
+    evidence: str

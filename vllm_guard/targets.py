@@ -1,0 +1,148 @@
+"""Finding the functions to wrap, judging whose they are, and putting wrappers in and out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any
+
+import wrapt
+
+from vllm_guard.states import Finding, Verdict
+
+Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function that a guard wraps.
+
+    Args:
+        module: Absolute name of the module that defines it.
+        path: ``Class.method``.
+        parameters: Names its parameters must begin with, ``self`` first.
+        wrapped: False for a function that is looked at and called, and never replaced.
+    """
+
+    module: str
+    path: str
+    parameters: tuple[str, ...]
+    wrapped: bool = True
+
+    @property
+    def owner(self) -> str:
+        """The class's name."""
+        return self.path.partition(".")[0]
+
+    @property
+    def attribute(self) -> str:
+        """The method's name."""
+        return self.path.partition(".")[2]
+
+
+class Guarded(wrapt.FunctionWrapper):  # type: ignore[misc]
+    """Our wrapper: a type of its own, so that we recognise it in a chain of wrappers."""
+
+
+def judge(target: Target, module: ModuleType) -> Finding | None:
+    """Look at a target as it is now.
+
+    Args:
+        target: What to look at.
+        module: The imported module ``target.module``.
+
+    Returns:
+        None when it can be wrapped, otherwise why not: absent, foreign or unknown.
+    """
+    owner = getattr(module, target.owner, None)
+    where = f"{target.module}:{target.path}"
+    if not isinstance(owner, type) or target.attribute not in vars(owner):
+        return Finding(Verdict.ABSENT, f"{where} does not exist")
+    if owner.__module__ != module.__name__:
+        return Finding(Verdict.FOREIGN, f"{target.module}:{target.owner} is {owner.__module__}'s")
+    found = vars(owner)[target.attribute]
+    chain = list(unwrapped(found))
+    if any(isinstance(link, Guarded) for link in chain):
+        return Finding(Verdict.FOREIGN, f"{where} is wrapped by another copy of vllm-guard")
+    if not _defined_in(chain[-1], module):
+        return Finding(Verdict.FOREIGN, f"{where} was replaced by {origin(chain[-1])}")
+    parameters = tuple(inspect.signature(chain[-1]).parameters)
+    if parameters[: len(target.parameters)] != target.parameters:
+        return Finding(Verdict.UNKNOWN, f"{where} takes ({', '.join(parameters)})")
+    return None
+
+
+def unwrapped(function: Any) -> Iterator[Any]:
+    """Yield ``function`` and what it wraps, outermost first, along ``__wrapped__``."""
+    seen: set[int] = set()
+    while function is not None and id(function) not in seen:
+        seen.add(id(function))
+        yield function
+        function = getattr(function, "__wrapped__", None)
+
+
+def origin(function: Any) -> str:
+    """Say where a function comes from, as ``package.module:name``."""
+    module = getattr(function, "__module__", None) or type(function).__module__
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return f"{module}:{name}"
+
+
+def _defined_in(function: Any, module: ModuleType) -> bool:
+    # functools.wraps copies __module__ and __name__; the code object cannot lie.
+    return isinstance(function, FunctionType) and function.__globals__ is vars(module)
+
+
+class Patch:
+    """One wrapped attribute, and the exact object that was there.
+
+    Args:
+        target: What is wrapped; `judge` had nothing against it, or the user forces it.
+        module: The imported module ``target.module``.
+        wrapper: Called as ``wrapper(wrapped, instance, args, kwargs)``.
+    """
+
+    def __init__(self, target: Target, module: ModuleType, wrapper: Wrapper) -> None:
+        self.target = target
+        self.owner: type = getattr(module, target.owner)
+        self.original: Any = vars(self.owner)[target.attribute]
+        self.replacement = Guarded(self.original, wrapper)
+
+    def apply(self) -> None:
+        """Put the wrapper in."""
+        setattr(self.owner, self.target.attribute, self.replacement)
+
+    def undo(self) -> bool:
+        """Put the original object back; return false where somebody has wrapped ours since."""
+        if vars(self.owner).get(self.target.attribute) is not self.replacement:
+            return False
+        setattr(self.owner, self.target.attribute, self.original)
+        return True
+
+    def obstacle(self, cls: type) -> str:
+        """Say what keeps the wrapper from running for instances of ``cls``; empty if nothing.
+
+        An override that calls the method of its base class is no obstacle: the call reaches the
+        wrapper. A wrapper put on top of ours is none either.
+        """
+        name = self.target.attribute
+        for base in cls.__mro__:
+            found = vars(base).get(name)
+            if found is None:
+                continue
+            chain = list(unwrapped(found))
+            if self.replacement in chain:
+                return ""
+            if base is self.owner:
+                return f"{self.target.path} was replaced by {origin(chain[0])}"
+            if not any(_mentions(link, name) for link in chain):
+                return f"{origin(chain[-1])} overrides {self.target.path} and does not call it"
+        return f"{cls.__module__}:{cls.__qualname__} is no {self.owner.__qualname__}"
+
+
+def _mentions(function: Any, name: str) -> bool:
+    # A call of the base method, through super() or by class, names it in the code.
+    code = getattr(function, "__code__", None)
+    return code is not None and name in code.co_names
