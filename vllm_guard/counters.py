@@ -102,11 +102,24 @@ class Counters:
             )
 
 
-def flush_at_exit(flush: Callable[[], None]) -> None:
-    """Call ``flush`` when this process ends, a multiprocessing child too."""
-    from multiprocessing import util
+class FlushAtExit:
+    """Calls ``flush`` when this process ends, and when each forked child of it ends.
 
-    # A forked child leaves through os._exit: atexit never runs there, Finalize does. A plain
-    # process runs both; the second finds nothing left to log.
-    util.Finalize(None, flush, exitpriority=10)
-    atexit.register(flush)
+    Args:
+        flush: Takes no arguments; what it finds already flushed, it passes over.
+    """
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        from multiprocessing import util
+
+        self._flush = flush
+        atexit.register(flush)
+        self._arm()
+        # A child of multiprocessing forgets its parent's finalizers before this is called.
+        util.register_after_fork(self, FlushAtExit._arm)
+
+    def _arm(self) -> None:
+        from multiprocessing import util
+
+        # Such a child leaves through os._exit: atexit never runs there.
+        util.Finalize(None, self._flush, exitpriority=10)

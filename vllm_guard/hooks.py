@@ -22,6 +22,7 @@ Hook = Callable[[ModuleType], None]
 # What to call for each module name. wrapt cannot forget a hook, so ours look here when fired.
 _waiting: dict[str, list[Hook]] = {}
 _known_to_wrapt: set[str] = set()
+_registering: set[str] = set()
 
 
 def fully_imported(name: str) -> ModuleType | None:
@@ -46,13 +47,17 @@ def when_imported(name: str, hook: Hook) -> None:
         hook: Called once; what it raises is logged, never passed on.
     """
     _waiting.setdefault(name, []).append(hook)
-    if fully_imported(name) is not None:
-        _fire(name)
+    if (module := fully_imported(name)) is not None:
+        _fire(name, module)
     elif name in sys.modules:
         _HalfImported.watch()
     elif name not in _known_to_wrapt:
         _known_to_wrapt.add(name)
-        wrapt.register_post_import_hook(_on_import, name)
+        _registering.add(name)
+        try:
+            wrapt.register_post_import_hook(_on_import, name)
+        finally:
+            _registering.discard(name)
 
 
 def forget_all() -> None:
@@ -62,12 +67,16 @@ def forget_all() -> None:
 
 
 def _on_import(module: ModuleType) -> None:
-    _known_to_wrapt.discard(module.__name__)
-    _fire(module.__name__, module)
+    name = module.__name__
+    _known_to_wrapt.discard(name)
+    if name in _registering and _being_imported(module):
+        # Another thread began to import it just now, and wrapt does not wait for the end.
+        _HalfImported.watch()
+    else:
+        _fire(name, module)
 
 
-def _fire(name: str, module: ModuleType | None = None) -> None:
-    module = module if module is not None else sys.modules[name]
+def _fire(name: str, module: ModuleType) -> None:
     for hook in _waiting.pop(name, ()):
         try:
             hook(module)
@@ -88,8 +97,9 @@ class _HalfImported:
         cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Fire what has become complete; find nothing."""
-        for name in [name for name in _waiting if fully_imported(name) is not None]:
-            _fire(name)
+        for name in list(_waiting):
+            if (module := fully_imported(name)) is not None:
+                _fire(name, module)
         return None
 
     @classmethod

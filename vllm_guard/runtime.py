@@ -9,13 +9,13 @@ from types import ModuleType
 from typing import Any
 
 from vllm_guard import __version__, hooks, installed, settings
-from vllm_guard.counters import flush_at_exit
+from vllm_guard.counters import FlushAtExit
 from vllm_guard.guard import Guard, InternalError
 from vllm_guard.guards import DEFINITIONS
 from vllm_guard.log import logger
 from vllm_guard.settings import Settings
 from vllm_guard.states import State, Verdict
-from vllm_guard.targets import Patch, Target
+from vllm_guard.targets import Patch, Target, judge
 
 SCHEDULER = Target("vllm.v1.core.sched.scheduler", "Scheduler.__init__", ("self",))
 
@@ -41,12 +41,12 @@ class _Process:
         }
         self.construction: Patch | None = None
         self.checked: set[type] = set()
-        self.announced = False
+        self.announced: tuple[int, str] | None = None
 
 
 _lock = threading.RLock()
 _process: _Process | None = None
-_flushes_at_exit = False
+_flush_at_exit: FlushAtExit | None = None
 
 
 def start() -> None:
@@ -54,7 +54,7 @@ def start() -> None:
 
     Does nothing when it has been done; after `stop` it starts afresh.
     """
-    global _process  # noqa: PLW0603  one per process is the point
+    global _process, _flush_at_exit  # noqa: PLW0603  one per process is the point
     with _lock:
         if _process is not None:
             return
@@ -66,8 +66,7 @@ def start() -> None:
         for name in dict.fromkeys(name for guard in armed for name in guard.definition.modules):
             hooks.when_imported(name, _on_import)
         _announce(process)
-        process.announced = True
-        _flush_at_exit()
+        _flush_at_exit = _flush_at_exit or FlushAtExit(_flush)
 
 
 def stop() -> None:
@@ -108,24 +107,30 @@ def _on_import(module: ModuleType) -> None:
         for guard in process.guards.values():
             if guard.state is State.ARMED and module.__name__ in guard.definition.modules:
                 guard.consider(module)
-        if module.__name__ == SCHEDULER.module and _has_something_to_check(process):
+        if module.__name__ == SCHEDULER.module and _can_check(process, module):
             process.construction = Patch(SCHEDULER, module, _on_construction)
             process.construction.apply()
-        if process.announced:
-            _announce(process)
 
 
-def _has_something_to_check(process: _Process) -> bool:
+def _can_check(process: _Process, module: ModuleType) -> bool:
     settled = (State.OFF, State.RETIRED)
-    return process.settings.strict or any(
+    wanted = process.settings.strict or any(
         guard.state not in settled for guard in process.guards.values()
     )
+    refused = judge(SCHEDULER, module)
+    if wanted and refused is not None:
+        logger.warning("vllm-guard: cannot check Schedulers when built: %s", refused.evidence)
+    return wanted and refused is None
 
 
 def _announce(process: _Process) -> None:
-    guards = [f"{guard.name} {_summary(guard)}" for guard in process.guards.values()]
+    """Log the start line, again only where it has changed or this is a forked child."""
+    guards = "; ".join(f"{guard.name} {_summary(guard)}" for guard in process.guards.values())
+    if process.announced == (os.getpid(), guards):
+        return
+    process.announced = (os.getpid(), guards)
     build = process.build or "no vLLM found"
-    logger.info("vllm-guard %s on %s: %s", __version__, build, "; ".join(guards))
+    logger.info("vllm-guard %s on %s: %s", __version__, build, guards)
 
 
 def _summary(guard: Guard) -> str:
@@ -141,6 +146,7 @@ def _on_construction(wrapped: Callable[..., Any], scheduler: Any, args: Any, kwa
     complaints: list[str] = []
     if process is not None:
         try:
+            _announce(process)
             complaints = _check(process, type(scheduler))
         except Exception:
             logger.exception("vllm-guard: could not check whether the guards are effective")
@@ -167,14 +173,6 @@ def _check(process: _Process, cls: type) -> list[str]:
                 logger.warning("vllm-guard: %s", complaints[-1])
     process.checked.add(cls)
     return complaints
-
-
-def _flush_at_exit() -> None:
-    global _flushes_at_exit  # noqa: PLW0603
-    if _flushes_at_exit:
-        return
-    _flushes_at_exit = True
-    flush_at_exit(_flush)
 
 
 def _flush() -> None:

@@ -42,10 +42,6 @@ class Target:
         return self.path.partition(".")[2]
 
 
-class Guarded(wrapt.FunctionWrapper):  # type: ignore[misc]
-    """Our wrapper: a type of its own, so that we recognise it in a chain of wrappers."""
-
-
 def judge(target: Target, module: ModuleType) -> Finding | None:
     """Look at a target as it is now.
 
@@ -63,12 +59,10 @@ def judge(target: Target, module: ModuleType) -> Finding | None:
     if owner.__module__ != module.__name__:
         return Finding(Verdict.FOREIGN, f"{target.module}:{target.owner} is {owner.__module__}'s")
     found = vars(owner)[target.attribute]
-    chain = list(unwrapped(found))
-    if any(isinstance(link, Guarded) for link in chain):
-        return Finding(Verdict.FOREIGN, f"{where} is wrapped by another copy of vllm-guard")
-    if not _defined_in(chain[-1], module):
-        return Finding(Verdict.FOREIGN, f"{where} was replaced by {origin(chain[-1])}")
-    parameters = tuple(inspect.signature(chain[-1]).parameters)
+    *_, innermost = unwrapped(found)
+    if not _defined_in(innermost, module):
+        return Finding(Verdict.FOREIGN, f"{where} was replaced by {origin(innermost)}")
+    parameters = tuple(inspect.signature(innermost).parameters)
     if parameters[: len(target.parameters)] != target.parameters:
         return Finding(Verdict.UNKNOWN, f"{where} takes ({', '.join(parameters)})")
     return None
@@ -108,7 +102,7 @@ class Patch:
         self.target = target
         self.owner: type = getattr(module, target.owner)
         self.original: Any = vars(self.owner)[target.attribute]
-        self.replacement = Guarded(self.original, wrapper)
+        self.replacement = wrapt.FunctionWrapper(self.original, wrapper)
 
     def apply(self) -> None:
         """Put the wrapper in."""
