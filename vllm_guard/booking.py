@@ -87,6 +87,8 @@ class Booking:
             reason = LAST_CHUNK
         if tokens:
             self._count(request, reason, "blanked")
+        elif reason != ID_REUSE and self.rows.prompt_logprobs(request.request_id):
+            self._count(request, PROMPT_LOGPROBS, "kept")
         if self.guard.observes:
             return
         if tokens:
@@ -95,8 +97,6 @@ class Booking:
             self._keep_from(request)
         elif values := self.rows.take_prompt_logprobs(request.request_id):
             self.ledger.kept[request.request_id] = KeptPromptLogprobs(request, values)
-            if not tokens:
-                self._count(request, PROMPT_LOGPROBS, "kept")
 
     def _keep_from(self, request: Any) -> None:
         """Keep everything else that the frame brings from the request that has the id now.

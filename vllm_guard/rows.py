@@ -67,19 +67,22 @@ class ReturnedRows:
         if self._output.pooler_output and index is not None:
             self._output.pooler_output[index] = None
 
+    def prompt_logprobs(self, request_id: str) -> dict[str, Any]:
+        """Return the request's prompt logprobs by field name; empty where there are none."""
+        values = {
+            name: (getattr(self._output, name, None) or {}).get(request_id)
+            for name in _PROMPT_LOGPROBS
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
     def take_prompt_logprobs(self, request_id: str) -> dict[str, Any]:
-        """Take out the request's prompt logprobs.
+        """Take out and return the request's prompt logprobs.
 
         vLLM asserts that there are none where a request gets no output.
-
-        Returns:
-            The values by field name; empty where there are none.
         """
-        taken = {}
-        for name in _PROMPT_LOGPROBS:
-            value = (getattr(self._output, name, None) or {}).pop(request_id, None)
-            if value is not None:
-                taken[name] = value
+        taken = self.prompt_logprobs(request_id)
+        for name in taken:
+            del getattr(self._output, name)[request_id]
         return taken
 
     def give_prompt_logprobs(self, request_id: str, values: dict[str, Any]) -> None:

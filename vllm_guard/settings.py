@@ -16,6 +16,9 @@ from vllm_guard.states import Mode
 PREFIX = "VLLMGUARD"
 GUARD_NAMES = ("clamp", "stale", "mm_merge")
 
+# Accepted and checked, so that a deployment can be written once; what they steer is not here yet.
+_WITHOUT_EFFECT = ("STALE", "MM_MERGE", "MM_MAX_DELTA", "STATE_DIR")
+
 _T = TypeVar("_T")
 
 
@@ -84,13 +87,17 @@ class _Reader:
             )
             return default
 
-    def reject_unknown(self) -> None:
+    def complain_of_the_rest(self) -> None:
         for name in sorted(self.environ):
-            if name.startswith(f"{PREFIX}_") and name not in self.known:
+            if not name.startswith(f"{PREFIX}_"):
+                continue
+            if name not in self.known:
                 self.problems.append(
                     f"{name} is not a variable of vllm-guard and is ignored"
                     f" (there are: {', '.join(self.known)})"
                 )
+            elif name.removeprefix(f"{PREFIX}_") in _WITHOUT_EFFECT:
+                self.problems.append(f"{name} is set, but has no effect in this version")
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -111,7 +118,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         f"{PREFIX}_STRICT", _one_of(**{"1": True, "0": False}), "1, or unset", False
     )
     state_dir = reader.read(f"{PREFIX}_STATE_DIR", _absolute, "an absolute path", None)
-    reader.reject_unknown()
+    reader.complain_of_the_rest()
     return Settings(enabled, modes, mm_max_delta, strict, state_dir, tuple(reader.problems))
 
 
