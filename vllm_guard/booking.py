@@ -6,19 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_guard.guard import Guard
-from vllm_guard.ledger import Frame, KeptPromptLogprobs, Ledger
-from vllm_guard.placeholder_net import PlaceholderNet
+from vllm_guard.ledger import Frame, KeptPromptLogprobs, Ledger, Refusal
 from vllm_guard.rows import ReturnedRows, describe
 
-# Why a row may not be delivered.
-PREFILL_TOKEN = "prefill-token"
-LAST_CHUNK = "last-chunk"
 ID_REUSE = "id-reuse"
-# What else is counted.
-OVERLONG_ROW = "overlong-row"
 PROMPT_LOGPROBS = "prompt-logprobs"
-
-_ADVICE = "`vllm-guard explain clamp` says more."
 
 
 @dataclass(frozen=True)
@@ -26,43 +18,24 @@ class Booking:
     """One frame whose output has arrived, on its way into ``update_from_output``.
 
     Args:
-        guard: Where to count.
         scheduler: The vLLM scheduler.
         ledger: Its ledger.
         frame: The frame; None for one that was scheduled before the guard came.
         rows: What the worker returned for it.
     """
 
-    guard: Guard
     scheduler: Any
     ledger: Ledger
     frame: Frame | None
     rows: ReturnedRows
 
-    @property
-    def is_suspect(self) -> bool:
-        """Whether the placeholders may not cover the rows."""
-        return self.frame is None or self.frame.suspect
-
-    def net(self) -> PlaceholderNet:
-        """Return the net for this frame."""
-        return PlaceholderNet(self.guard, self.scheduler, self.ledger, self.rows)
-
     def refuse_rows(self) -> None:
         """Empty the rows that the frame may not deliver."""
-        for request_id, reason in self.frame.blank.items() if self.frame else ():
-            request = self._live(request_id)
-            if request is not None:
-                self._refuse(request, reason)
-
-    def cut_rows(self) -> None:
-        """Shorten the rows that are longer than the frame could have sampled."""
-        for request_id, length in self.rows.overlong():
-            request = self._live(request_id)
-            if request is not None:
-                self._count(request, OVERLONG_ROW, "cut")
-                if not self.guard.observes:
-                    self.rows.cut(request_id, length)
+        for request_id, refusal in self.frame.blank.items() if self.frame else ():
+            request = self.live(request_id)
+            if request is not None and refusal.guard.active:
+                with refusal.guard.failing_open:
+                    self._refuse(request, refusal)
 
     def hand_over_prompt_logprobs(self) -> None:
         """Give kept prompt logprobs to the requests that get an output in this frame."""
@@ -76,24 +49,34 @@ class Booking:
                 self.rows.give_prompt_logprobs(request_id, kept.values)
                 del self.ledger.kept[request_id]
 
-    def _live(self, request_id: str) -> Any:
+    def live(self, request_id: str) -> Any:
         """Return the request that would get the row; None where vLLM ignores it by itself."""
         request = self.scheduler.requests.get(request_id)
         return None if request is None or request.is_finished() else request
 
-    def _refuse(self, request: Any, reason: str) -> None:
+    def count(self, guard: Guard, request: Any, reason: str, action: str) -> None:
+        """Count a trigger of ``guard`` for the request's row as it is now."""
         tokens = len(self.rows.row(request.request_id))
-        if reason == PREFILL_TOKEN and request.num_computed_tokens >= request.num_tokens:
-            reason = LAST_CHUNK
+        guard.counters.record(
+            reason,
+            "observed" if guard.observes else action,
+            describe(request, tokens),
+            f"`vllm-guard explain {guard.name}` says more.",
+        )
+
+    def _refuse(self, request: Any, refusal: Refusal) -> None:
+        tokens = len(self.rows.row(request.request_id))
+        belongs_to_another = refusal.request is not request
         if tokens:
-            self._count(request, reason, "blanked")
-        elif reason != ID_REUSE and self.rows.prompt_logprobs(request.request_id):
-            self._count(request, PROMPT_LOGPROBS, "kept")
-        if self.guard.observes:
+            reason = ID_REUSE if belongs_to_another else refusal.reason
+            self.count(refusal.guard, request, reason, "blanked")
+        elif not belongs_to_another and self.rows.prompt_logprobs(request.request_id):
+            self.count(refusal.guard, request, PROMPT_LOGPROBS, "kept")
+        if refusal.guard.observes:
             return
         if tokens:
             self.rows.blank(request.request_id)
-        if reason == ID_REUSE:
+        if belongs_to_another:
             self._keep_from(request)
         elif values := self.rows.take_prompt_logprobs(request.request_id):
             self.ledger.kept[request.request_id] = KeptPromptLogprobs(request, values)
@@ -112,12 +95,3 @@ class Booking:
             request.num_in_flight_tokens += scheduled
         if getattr(request, "num_stale_output_tokens", 0) > 0:
             request.num_stale_output_tokens += scheduled
-
-    def _count(self, request: Any, reason: str, action: str) -> None:
-        tokens = len(self.rows.row(request.request_id))
-        self.guard.counters.record(
-            reason,
-            "observed" if self.guard.observes else action,
-            describe(request, tokens),
-            _ADVICE,
-        )

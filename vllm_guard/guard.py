@@ -88,6 +88,10 @@ class Guard:
         """Whether the guard only counts."""
         return self.mode is Mode.OBSERVE
 
+    def answers(self, fault: str) -> bool:
+        """Whether the guard acts on this fault: what is fixed is left alone unless forced."""
+        return self.findings[fault].verdict is Verdict.NEEDED or self.mode is Mode.FORCE
+
     @property
     def verdict(self) -> Verdict | None:
         """The worst verdict of its faults; None before the module was looked at."""
@@ -96,19 +100,19 @@ class Guard:
         return worst(finding.verdict for finding in self.findings.values())
 
     def consider(self, module: ModuleType) -> None:
-        """Look at an imported module and wrap its targets: all of them, or none.
+        """Look at an imported module and wrap its targets: all that are needed, or none.
 
         Args:
             module: One of `Definition.modules`, fully imported.
         """
         targets = [t for t in self.definition.targets if t.module == module.__name__]
-        self.findings = dict(self._examine(targets, module))
+        self.findings = self._examine(targets, module)
         verdict = self.verdict
         self.detail = "; ".join(dict.fromkeys(f.evidence for f in self.findings.values()))
         if verdict is Verdict.ABSENT:
             self.state = State.SKIPPED
         elif verdict is Verdict.NEEDED or self.mode is Mode.FORCE:
-            self._wrap(targets, module)
+            self._wrap([target for target in targets if self._is_needed(target)], module)
         else:
             self.state = State.RETIRED if verdict is Verdict.FIXED else State.SKIPPED
 
@@ -167,27 +171,42 @@ class Guard:
             "internal_errors": self.error_count,
         }
 
-    def _examine(self, targets: list[Target], module: ModuleType) -> Mapping[str, Finding]:
-        refused = [finding for target in targets if (finding := judge(target, module))]
-        if refused:
-            finding = max(refused, key=lambda found: found.verdict is not Verdict.ABSENT)
-            return dict.fromkeys(self.definition.faults, finding)
-        try:
-            return self.definition.probe(module)
-        except Exception as error:
-            finding = Finding(Verdict.UNKNOWN, f"the probe failed: {error!r}")
-            return dict.fromkeys(self.definition.faults, finding)
+    def _examine(self, targets: list[Target], module: ModuleType) -> dict[str, Finding]:
+        """Return a finding for each fault: what keeps a target of it from being wrapped, or else
+        what the probe says."""
+        refused: dict[str, Finding] = {}
+        for target in targets:
+            finding = judge(target, module)
+            if finding is None:
+                continue
+            for fault in target.faults or self.definition.faults:
+                # A target that somebody replaced tells more than one that is missing.
+                if fault not in refused or finding.verdict is not Verdict.ABSENT:
+                    refused[fault] = finding
+        probed: Mapping[str, Finding] = {}
+        if len(refused) < len(self.definition.faults):
+            try:
+                probed = self.definition.probe(module)
+            except Exception as error:
+                finding = Finding(Verdict.UNKNOWN, f"the probe failed: {error!r}")
+                probed = dict.fromkeys(self.definition.faults, finding)
+        return {fault: refused.get(fault) or probed[fault] for fault in self.definition.faults}
+
+    def _is_needed(self, target: Target) -> bool:
+        verdicts = {
+            self.findings[fault].verdict for fault in target.faults or self.definition.faults
+        }
+        verdicts.discard(Verdict.ABSENT)
+        return target.wrapped and bool(
+            Verdict.NEEDED in verdicts or (self.mode is Mode.FORCE and verdicts)
+        )
 
     def _wrap(self, targets: list[Target], module: ModuleType) -> None:
         applied: list[Patch] = []
         try:
             wrappers = self.definition.wrappers(self)
             for target in targets:
-                if not target.wrapped:
-                    continue
-                patch = Patch(target, module, wrappers[target.path])
-                patch.apply()
-                applied.append(patch)
+                applied.append(Patch.shared(target, module, wrappers[target.path]))
         except Exception as error:
             for patch in reversed(applied):
                 patch.undo()

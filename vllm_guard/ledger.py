@@ -10,10 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm_guard.guard import Guard
 
 MAX_FRAMES = 64
 """Frames kept at most. Pipelines are a few frames deep; beyond it outputs have been lost."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a row may not be delivered.
+
+    Args:
+        reason: The fault.
+        request: The vLLM request the row was computed for; another may have its id by then.
+        guard: Which guard says so; it counts, and it may only observe.
+    """
+
+    reason: str
+    request: Any
+    guard: Guard
 
 
 @dataclass(eq=False)
@@ -27,7 +45,7 @@ class Frame:
     """
 
     output: Any
-    blank: dict[str, str] = field(default_factory=dict)
+    blank: dict[str, Refusal] = field(default_factory=dict)
     suspect: bool = False
 
     def carries(self, request_id: str) -> bool:
@@ -66,6 +84,10 @@ class Ledger:
         """Requests whose placeholders may not cover their rows, with the ids of the frames that
         have to come home before they can be trusted again."""
         self.kept: dict[str, KeptPromptLogprobs] = {}
+        self.preempted: dict[str, tuple[Any, bool]] = {}
+        """Requests preempted with a frame in flight, by id, and whether that has been counted."""
+        self.continued: list[Any] = []
+        """Sessions that stopped and went on in the frame being booked."""
         self._frames: dict[int, Frame] = {}
 
     def open(self, output: Any) -> Frame:
@@ -91,21 +113,32 @@ class Ledger:
         """Yield the frames in flight that carry the request, oldest first."""
         return (frame for frame in self._frames.values() if frame.carries(request_id))
 
-    def blank(self, request_id: str, reason: str) -> None:
+    def owing(self, request_id: str) -> Iterator[Frame]:
+        """Yield the frames in flight whose row for the request is to be delivered."""
+        return (frame for frame in self.in_flight(request_id) if request_id not in frame.blank)
+
+    def blank(self, refusal: Refusal) -> bool:
         """Refuse the request's rows in all frames in flight.
 
         Args:
-            request_id: Whose rows.
-            reason: Why; a reason given earlier stands.
+            refusal: Whose rows and why; one given earlier stands.
+
+        Returns:
+            Whether there is a frame in flight that carries it.
         """
+        request_id = refusal.request.request_id
+        found = False
         for frame in self.in_flight(request_id):
-            frame.blank.setdefault(request_id, reason)
+            frame.blank.setdefault(request_id, refusal)
+            found = True
+        return found
 
     def forget(self, request_id: str) -> None:
         """Drop what is remembered about a request that has finished."""
         self.unsettled.discard(request_id)
         self.suspects.pop(request_id, None)
         self.kept.pop(request_id, None)
+        self.preempted.pop(request_id, None)
 
     def doubt(self, request_ids: Iterable[str]) -> None:
         """Look again at these requests, and at every frame in flight.

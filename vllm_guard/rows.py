@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 _PROMPT_LOGPROBS = ("prompt_logprobs_dict", "prompt_token_id_logprobs_dict")
@@ -27,6 +28,18 @@ class ReturnedRows:
         """Return the request's tokens, a list (or array) of token ids; empty if it has none."""
         index = self._output.req_id_to_index.get(request_id)
         return self._rows[index] if self._rows and index is not None else ()
+
+    @property
+    def scheduled(self) -> Collection[str]:
+        """The ids of the requests in the frame."""
+        scheduled: Collection[str] = self._scheduler_output.num_scheduled_tokens
+        return scheduled
+
+    @property
+    def kv_load_failed(self) -> bool:
+        """Whether KV blocks of this frame could not be loaded: computed tokens are set back."""
+        connector_output = getattr(self._output, "kv_connector_output", None)
+        return bool(getattr(connector_output, "invalid_block_ids", None))
 
     def overlong(self) -> list[tuple[str, int]]:
         """Find the rows that are longer than anything their frame could have sampled.

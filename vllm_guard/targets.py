@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import wrapt
 
@@ -24,12 +24,14 @@ class Target:
         path: ``Class.method``.
         parameters: Names its parameters must begin with, ``self`` first.
         wrapped: False for a function that is looked at and called, and never replaced.
+        faults: The faults it is needed for; empty for all of the guard's.
     """
 
     module: str
     path: str
     parameters: tuple[str, ...]
     wrapped: bool = True
+    faults: tuple[str, ...] = ()
 
     @property
     def owner(self) -> str:
@@ -92,24 +94,45 @@ def _defined_in(function: Any, module: ModuleType) -> bool:
 class Patch:
     """One wrapped attribute, and the exact object that was there.
 
+    Guards that want the same wrapper at the same place share one patch: it goes in with the
+    first of them and out with the last.
+
     Args:
         target: What is wrapped; `judge` had nothing against it, or the user forces it.
         module: The imported module ``target.module``.
         wrapper: Called as ``wrapper(wrapped, instance, args, kwargs)``.
     """
 
+    _in_place: ClassVar[dict[Wrapper, Patch]] = {}
+
+    @classmethod
+    def shared(cls, target: Target, module: ModuleType, wrapper: Wrapper) -> Patch:
+        """Return the patch that is in place with this wrapper, or a new one, and put it in."""
+        patch = cls._in_place.get(wrapper) or cls(target, module, wrapper)
+        patch.apply()
+        return patch
+
     def __init__(self, target: Target, module: ModuleType, wrapper: Wrapper) -> None:
         self.target = target
         self.owner: type = getattr(module, target.owner)
         self.original: Any = vars(self.owner)[target.attribute]
         self.replacement = wrapt.FunctionWrapper(self.original, wrapper)
+        self._wrapper = wrapper
+        self._users = 0
 
     def apply(self) -> None:
         """Put the wrapper in."""
-        setattr(self.owner, self.target.attribute, self.replacement)
+        self._users += 1
+        if self._users == 1:
+            setattr(self.owner, self.target.attribute, self.replacement)
+            self._in_place[self._wrapper] = self
 
     def undo(self) -> bool:
         """Put the original object back; return false where somebody has wrapped ours since."""
+        self._users -= 1
+        if self._users:
+            return True
+        self._in_place.pop(self._wrapper, None)
         if vars(self.owner).get(self.target.attribute) is not self.replacement:
             return False
         setattr(self.owner, self.target.attribute, self.original)

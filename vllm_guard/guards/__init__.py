@@ -1,5 +1,5 @@
 """The guards: one module each, with its faults, its targets, its probe and its rules."""
 
-from vllm_guard.guards import clamp
+from vllm_guard.guards import clamp, stale
 
-DEFINITIONS = (clamp.DEFINITION,)
+DEFINITIONS = (clamp.DEFINITION, stale.DEFINITION)

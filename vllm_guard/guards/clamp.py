@@ -1,11 +1,12 @@
 """``clamp``: the worker returns a token that its frame may not deliver.
 
-Reported as ``assert request.num_output_placeholders >= 0`` (vLLM #57562, #30142, #42492). Each
-row is judged by what its frame computed, before vLLM sees it:
+Reported as ``assert request.num_output_placeholders >= 0`` (vLLM #57562, #35755, #30142, #42492).
+Each row is judged by what its frame computed, before vLLM sees it:
 
 * frame rule: after this frame the request still has prompt left, so the row is empty;
 * identity rule: the request has finished, so its rows in flight belong to nobody, whoever has
   its id by now;
+* session rule: a resumable request has stopped, so its rows in flight belong to no segment;
 * length rule: a frame samples one token, and one for each draft.
 
 Where that cannot prove that the placeholders suffice, a net below stops the surplus.
@@ -13,120 +14,73 @@ Where that cannot prove that the placeholders suffice, a net below stops the sur
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Collection
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from vllm_guard.booking import ID_REUSE, LAST_CHUNK, PREFILL_TOKEN, Booking
-from vllm_guard.guard import Definition, Guard
-from vllm_guard.ledger import Frame, Ledger
+from vllm_guard.booking import ID_REUSE, Booking
+from vllm_guard.guard import Definition
+from vllm_guard.ledger import Frame, Ledger, Refusal
+from vllm_guard.pipeline import LEDGER_TARGETS, PIPELINE, SCHEDULER, Rules
 from vllm_guard.placeholder_net import PlaceholderNet
 from vllm_guard.probes.delivery import probe
-from vllm_guard.rows import ReturnedRows
-from vllm_guard.targets import Target, Wrapper
+from vllm_guard.targets import Target
 
-_SCHEDULER = "vllm.v1.core.sched.scheduler"
-_ASYNC_SCHEDULER = "vllm.v1.core.sched.async_scheduler"
-
-TARGETS = (
-    Target(_SCHEDULER, "Scheduler.schedule", ("self",)),
-    Target(
-        _SCHEDULER,
-        "Scheduler.update_from_output",
-        ("self", "scheduler_output", "model_runner_output"),
-    ),
-    Target(_SCHEDULER, "Scheduler._free_request", ("self", "request")),
-    # Never replaced on the class: the net stands in for it on one scheduler for one frame.
-    Target(
-        _SCHEDULER,
-        "Scheduler._update_request_with_output",
-        ("self", "request", "new_token_ids"),
-        wrapped=False,
-    ),
-)
+PREFILL_TOKEN = "prefill-token"
+LAST_CHUNK = "last-chunk"
+SESSION_BORDER = "session-border"
+OVERLONG_ROW = "overlong-row"
 
 
-class Clamp:
-    """The wrappers of the guard, and a ledger for each scheduler.
+class ClampRules(Rules):
+    """The rules of the guard."""
 
-    Args:
-        guard: Where to count and how to fail.
-    """
-
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
-        self._ledgers: WeakKeyDictionary[Any, Ledger | None] = WeakKeyDictionary()
-
-    def wrappers(self) -> Mapping[str, Wrapper]:
-        """Return the wrappers by target path."""
-        return {
-            "Scheduler.schedule": self.schedule,
-            "Scheduler.update_from_output": self.update_from_output,
-            "Scheduler._free_request": self.free_request,
-        }
-
-    def schedule(self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any) -> Any:
-        """Enter the scheduled frame, with the rows it may not deliver."""
-        output = wrapped(*args, **kwargs)
-        if self._guard.active:
-            with self._guard.failing_open:
-                self._enter(scheduler, output)
-        return output
-
-    def update_from_output(
-        self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any
-    ) -> Any:
-        """Take out the refused rows, then let vLLM book the frame."""
-        net = None
-        if self._guard.active:
-            with self._guard.failing_open:
-                net = self._before_update(scheduler, *args, **kwargs)
-        if net is None:
-            return wrapped(*args, **kwargs)
-        with net:
-            return wrapped(*args, **kwargs)
-
-    def free_request(
-        self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any
-    ) -> Any:
-        """Refuse what is still in flight for a request that has finished."""
-        if self._guard.active:
-            with self._guard.failing_open:
-                self._finish(scheduler, *args, **kwargs)
-        return wrapped(*args, **kwargs)
-
-    def _ledger(self, scheduler: Any) -> Ledger | None:
-        """Return the scheduler's ledger; None where a frame's rows are not one token and drafts.
-
-        A diffusion scheduler samples no token of its own in a step.
-        """
-        try:
-            return self._ledgers[scheduler]
-        except KeyError:
-            pass
-        ledger = None
-        if getattr(scheduler, "num_sampled_tokens_per_step", 1) == 1:
-            async_class = getattr(sys.modules.get(_ASYNC_SCHEDULER), "AsyncScheduler", ())
-            ledger = Ledger(counts_placeholders=isinstance(scheduler, async_class))
-            # Requests that were running before the guard came.
-            ledger.unsettled.update(scheduler.requests)
-        self._ledgers[scheduler] = ledger
-        return ledger
-
-    def _enter(self, scheduler: Any, output: Any) -> None:
-        ledger = self._ledger(scheduler)
-        if ledger is None or not output.num_scheduled_tokens:
-            return
-        frame = ledger.open(output)
+    def scheduled(self, scheduler: Any, ledger: Ledger, frame: Frame) -> None:
+        """Refuse the rows of prefills that this frame does not finish."""
+        output = frame.output
         ledger.unsettled.update(new.req_id for new in output.scheduled_new_reqs)
         ledger.unsettled.update(_resumed(output.scheduled_cached_reqs))
         for request_id in [*ledger.unsettled] if ledger.unsettled else ():
-            self._settle(ledger, scheduler, frame, request_id)
+            self._settle(scheduler, ledger, frame, request_id)
         for request_id in [*ledger.suspects] if ledger.suspects else ():
-            _watch(ledger, scheduler, frame, request_id)
+            _watch(scheduler, ledger, frame, request_id)
 
-    def _settle(self, ledger: Ledger, scheduler: Any, frame: Frame, request_id: str) -> None:
+    def returned(self, booking: Booking) -> Collection[PlaceholderNet]:
+        """Cut rows that are too long; spread the net where the placeholders may not suffice."""
+        ledger, rows = booking.ledger, booking.rows
+        if not ledger.counts_placeholders:
+            return ()
+        for request_id, length in rows.overlong():
+            request = booking.live(request_id)
+            if request is not None:
+                booking.count(self.guard, request, OVERLONG_ROW, "cut")
+                if not self.guard.observes:
+                    rows.cut(request_id, length)
+        load_failed = rows.kv_load_failed
+        if load_failed:
+            ledger.doubt(rows.scheduled)
+        if load_failed or booking.frame is None or booking.frame.suspect:
+            return (PlaceholderNet(self.guard, booking.scheduler, ledger, rows),)
+        return ()
+
+    def finishing(self, scheduler: Any, ledger: Ledger, request: Any) -> None:
+        """Refuse what is still in flight for a request that has finished."""
+        ledger.blank(Refusal(ID_REUSE, request, self.guard))
+
+    def stopping(self, scheduler: Any, ledger: Ledger, request: Any) -> None:
+        """Resume a session from what is known; what is in flight for the old segment is not.
+
+        0.31 does this itself.
+        """
+        if not request.resumable or not self.guard.answers(SESSION_BORDER):
+            return
+        in_flight = ledger.blank(Refusal(SESSION_BORDER, request, self.guard))
+        if not in_flight or self.guard.observes:
+            return
+        request.num_computed_tokens -= max(request.num_output_placeholders, 0)
+        request.num_output_placeholders = 0
+        request.spec_token_ids = []
+
+    def _settle(self, scheduler: Any, ledger: Ledger, frame: Frame, request_id: str) -> None:
         request = scheduler.requests.get(request_id)
         if request is None:
             ledger.forget(request_id)
@@ -134,54 +88,23 @@ class Clamp:
             return
         elif request.num_computed_tokens < request.num_tokens:
             # schedule() has advanced it already. Not is_prefill_chunk: that counts placeholders.
-            frame.blank[request_id] = PREFILL_TOKEN
+            frame.blank[request_id] = Refusal(PREFILL_TOKEN, request, self.guard)
         else:
             ledger.unsettled.discard(request_id)
+            for other in ledger.in_flight(request_id):
+                refusal = other.blank.get(request_id)
+                if refusal is not None and refusal.reason == PREFILL_TOKEN:
+                    other.blank[request_id] = Refusal(LAST_CHUNK, refusal.request, self.guard)
             if ledger.counts_placeholders:
                 _audit(ledger, request, frame)
 
-    def _before_update(
-        self,
-        scheduler: Any,
-        scheduler_output: Any,
-        model_runner_output: Any,
-        *_args: Any,
-        **_kwargs: Any,
-    ) -> PlaceholderNet | None:
-        ledger = self._ledger(scheduler)
-        if ledger is None:
-            return None
-        booking = Booking(
-            self._guard,
-            scheduler,
-            ledger,
-            ledger.close(scheduler_output),
-            ReturnedRows(scheduler_output, model_runner_output),
-        )
-        booking.refuse_rows()
-        if ledger.counts_placeholders:
-            booking.cut_rows()
-        booking.hand_over_prompt_logprobs()
-        if not ledger.counts_placeholders:
-            return None
-        load_failed = _kv_load_failed(model_runner_output)
-        if load_failed:
-            ledger.doubt(scheduler_output.num_scheduled_tokens)
-        return booking.net() if load_failed or booking.is_suspect else None
 
-    def _finish(self, scheduler: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
-        ledger = self._ledger(scheduler)
-        if ledger is not None:
-            ledger.blank(request.request_id, ID_REUSE)
-            ledger.forget(request.request_id)
-
-
-def _resumed(cached: Any) -> Any:
-    resumed = getattr(cached, "resumed_req_ids", None)
+def _resumed(cached: Any) -> Collection[str]:
+    resumed: Collection[str] | None = getattr(cached, "resumed_req_ids", None)
     if resumed is None:
         # Up to 0.11.2: a flag for each request.
         flags = cached.resumed_from_preemption
-        return [request_id for request_id, flag in zip(cached.req_ids, flags, strict=True) if flag]
+        return [id_ for id_, flag in zip(cached.req_ids, flags, strict=True) if flag]
     return resumed
 
 
@@ -202,16 +125,12 @@ def _audit(ledger: Ledger, request: Any, frame: Frame) -> None:
     this frame's are the same number on the request (a request resumed too early).
     """
     request_id = request.request_id
-    owed = {
-        id(other)
-        for other in ledger.in_flight(request_id)
-        if other is not frame and request_id not in other.blank
-    }
+    owed = {id(other) for other in ledger.owing(request_id) if other is not frame}
     if owed or not _balanced(request):
         ledger.suspects[request_id] = owed | {id(frame)}
 
 
-def _watch(ledger: Ledger, scheduler: Any, frame: Frame, request_id: str) -> None:
+def _watch(scheduler: Any, ledger: Ledger, frame: Frame, request_id: str) -> None:
     """Mark the frame if it carries a suspect; clear the suspect once all is home and adds up."""
     request = scheduler.requests.get(request_id)
     if request is None:
@@ -224,15 +143,25 @@ def _watch(ledger: Ledger, scheduler: Any, frame: Frame, request_id: str) -> Non
             frame.suspect = True
 
 
-def _kv_load_failed(model_runner_output: Any) -> bool:
-    connector_output = getattr(model_runner_output, "kv_connector_output", None)
-    return bool(getattr(connector_output, "invalid_block_ids", None))
-
-
 DEFINITION = Definition(
     name="clamp",
-    faults=(PREFILL_TOKEN, LAST_CHUNK, ID_REUSE),
-    targets=TARGETS,
+    faults=(PREFILL_TOKEN, LAST_CHUNK, SESSION_BORDER, ID_REUSE),
+    targets=(
+        *LEDGER_TARGETS,
+        # Never replaced on the class: the net stands in for it on one scheduler for one frame.
+        Target(
+            SCHEDULER,
+            "Scheduler._update_request_with_output",
+            ("self", "request", "new_token_ids"),
+            wrapped=False,
+        ),
+        Target(
+            SCHEDULER,
+            "Scheduler._handle_stopped_request",
+            ("self", "request"),
+            faults=(SESSION_BORDER,),
+        ),
+    ),
     probe=probe,
-    wrappers=lambda guard: Clamp(guard).wrappers(),
+    wrappers=lambda guard: PIPELINE.attach(ClampRules(guard)),
 )

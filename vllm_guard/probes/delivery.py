@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from vllm_guard.probes.preemption import finding, judge_session_border
 from vllm_guard.states import Finding, Verdict
 
 _TOKEN = 7
@@ -26,7 +27,13 @@ def probe(module: ModuleType) -> Mapping[str, Finding]:
     method = module.Scheduler._update_request_with_output
     prefill = _judge_prefill_token(method, module.Scheduler)
     later = _judge_frame_blindness(method, module.Scheduler)
-    return {"prefill-token": prefill, "last-chunk": later, "id-reuse": later}
+    session = finding(lambda: judge_session_border(module), module, "_handle_stopped_request")
+    return {
+        "prefill-token": prefill,
+        "last-chunk": later,
+        "session-border": session,
+        "id-reuse": later,
+    }
 
 
 def _judge_prefill_token(method: Any, scheduler_class: type) -> Finding:
