@@ -60,7 +60,7 @@ class Booking:
         guard.counters.record(
             reason,
             "observed" if guard.observes else action,
-            describe(request, tokens),
+            describe(request, f"{tokens} token(s) returned"),
             f"`vllm-guard explain {guard.name}` says more.",
         )
 

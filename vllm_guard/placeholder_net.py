@@ -88,7 +88,7 @@ class PlaceholderNet:
         self._guard.counters.record(
             SURPLUS,
             "observed" if self._guard.observes else "dropped",
-            describe(request, len(new_token_ids)),
+            describe(request, f"{len(new_token_ids)} token(s) returned"),
         )
         if self._guard.observes:
             return new_token_ids

@@ -106,15 +106,14 @@ class ReturnedRows:
                 field[request_id] = value
 
 
-def describe(request: Any, tokens: int) -> str:
-    """Put the numbers of a trigger into words.
+def describe(request: Any, event: str) -> str:
+    """Put a trigger into words, with the request's numbers as they are now.
 
     Args:
-        request: The vLLM request as it is now.
-        tokens: Number of tokens that the worker returned for it.
+        request: The vLLM request.
+        event: What happened to it.
     """
     return (
-        f"request {request.request_id}: {tokens} token(s) returned,"
-        f" {request.num_output_placeholders} placeholder(s),"
+        f"request {request.request_id}: {event}, {request.num_output_placeholders} placeholder(s),"
         f" {request.num_computed_tokens} of {request.num_tokens} tokens computed"
     )

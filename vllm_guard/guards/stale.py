@@ -40,7 +40,7 @@ class StaleRules(Rules):
                 continue
             if not counted:
                 ledger.preempted[request_id] = (request, True)
-                self._count(request, RESUME_EARLY, "held")
+                self._count(request, RESUME_EARLY, "held", "preempted with a frame in flight")
             held.append(request)
         return () if self.guard.observes else held
 
@@ -71,7 +71,7 @@ class StaleRules(Rules):
         for request in ledger.continued:
             if any(request in queue for queue in _queues(scheduler)):
                 continue
-            self._count(request, NO_QUEUE, "queued")
+            self._count(request, NO_QUEUE, "queued", "a session that goes on is in no queue")
             if not self.guard.observes:
                 enqueue = getattr(scheduler, "_enqueue_waiting_request", None)
                 (enqueue or scheduler.waiting.add_request)(request)
@@ -96,11 +96,11 @@ class StaleRules(Rules):
         if hasattr(request, "async_tokens_to_discard"):
             request.async_tokens_to_discard = 0
 
-    def _count(self, request: Any, reason: str, action: str) -> None:
+    def _count(self, request: Any, reason: str, action: str, event: str) -> None:
         self.guard.counters.record(
             reason,
             "observed" if self.guard.observes else action,
-            describe(request, 0),
+            describe(request, event),
             "`vllm-guard explain stale` says more.",
         )
 
