@@ -94,6 +94,28 @@ def test_a_replacement_after_us_is_reported_once(miniature: Miniature, vendor: P
     assert "Scheduler.schedule was replaced by vendor:schedule" in line
 
 
+def test_unpatching_below_a_later_wrapper(miniature: Miniature) -> None:
+    """Theirs stays and ours does nothing any more, until it is registered again."""
+    outcome = miniature.run("""
+        import functools
+        from vllm.v1.core.sched.scheduler import Scheduler
+        vllm_guard.register()
+        for name in ("schedule", "update_from_output"):
+            def trace(self, *args, ours=vars(Scheduler)[name]):
+                return ours.__get__(self)(*args)
+            setattr(Scheduler, name, functools.wraps(vars(Scheduler)[name])(trace))
+        guarded = serve()
+        theirs = attributes()[1:3]
+        vllm_guard.unpatch()
+        kept = [now is then for now, then in zip(attributes()[1:3], theirs)]
+        dead = serve()
+        vllm_guard.register()
+        report([guarded, kept, dead, state(), serve()])
+    """)
+    assert outcome.result == [RIGHT, [True, True], DEAD, "applied", RIGHT]
+    assert len([line for line in outcome.lines("WARNING") if "by somebody else" in line]) == 2
+
+
 def test_another_tool_that_puts_the_original_back_is_reported(miniature: Miniature) -> None:
     """Its undo has taken ours out; "applied" alone would be untrue."""
     outcome = miniature.run("""
