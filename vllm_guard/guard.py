@@ -71,7 +71,6 @@ class Guard:
         self.state = State.OFF if mode is Mode.OFF else State.ARMED
         self.findings: dict[str, Finding] = {}
         self.detail = ""
-        self.effective: bool | None = None
         self.counters = Counters(definition.name)
         self.error_count = 0
         self.failing_open = _FailingOpen(self)
@@ -101,6 +100,14 @@ class Guard:
         Args:
             module: One of `Definition.modules`, fully imported.
         """
+        try:
+            self._consider(module)
+        except Exception as error:
+            self.state = State.FAILED
+            self.detail = f"looking at {module.__name__} failed: {error!r}"
+            self.swallow(error)
+
+    def _consider(self, module: ModuleType) -> None:
         targets = [t for t in self.definition.targets if t.module == module.__name__]
         self.findings = dict(self._examine(targets, module))
         verdict = self.verdict
@@ -151,13 +158,17 @@ class Guard:
             self.detail = f"{self.error_count} internal errors, the last: {error!r}"
             logger.error("vllm-guard %s: disarmed after %s", self.name, self.detail)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return what `vllm_guard.status` shows of this guard."""
+    def as_dict(self, cls: type | None) -> dict[str, Any]:
+        """Return what `vllm_guard.status` shows of this guard.
+
+        Args:
+            cls: The class of Scheduler that runs in this process; None if there is none yet.
+        """
         return {
             "mode": str(self.mode),
             "verdict": str(self.verdict) if self.verdict else None,
             "state": str(self.state),
-            "effective": self.effective,
+            "effective": None if cls is None else self.active and not self.obstacles(cls),
             "detail": self.detail,
             "faults": {
                 fault: {"verdict": str(finding.verdict), "evidence": finding.evidence}

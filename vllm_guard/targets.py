@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import wrapt
@@ -60,6 +60,8 @@ def judge(target: Target, module: ModuleType) -> Finding | None:
         return Finding(Verdict.FOREIGN, f"{target.module}:{target.owner} is {owner.__module__}'s")
     found = vars(owner)[target.attribute]
     *_, innermost = unwrapped(found)
+    if not isinstance(innermost, FunctionType) and innermost.__module__ == module.__name__:
+        return Finding(Verdict.UNKNOWN, f"{where} is compiled")
     if not _defined_in(innermost, module):
         return Finding(Verdict.FOREIGN, f"{where} was replaced by {origin(innermost)}")
     parameters = tuple(inspect.signature(innermost).parameters)
@@ -127,7 +129,8 @@ class Patch:
             if found is None:
                 continue
             chain = list(unwrapped(found))
-            if self.replacement in chain:
+            # By identity: a wrapper of wrapt equals what it wraps.
+            if any(link is self.replacement for link in chain):
                 return ""
             if base is self.owner:
                 return f"{self.target.path} was replaced by {origin(chain[0])}"
@@ -139,4 +142,9 @@ class Patch:
 def _mentions(function: Any, name: str) -> bool:
     # A call of the base method, through super() or by class, names it in the code.
     code = getattr(function, "__code__", None)
-    return code is not None and name in code.co_names
+    return code is not None and _names(code, name)
+
+
+def _names(code: CodeType, name: str) -> bool:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return name in code.co_names or any(_names(constant, name) for constant in inner)

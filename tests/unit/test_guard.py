@@ -260,7 +260,7 @@ def test_a_guard_describes_itself_in_plain_words(module: ModuleType) -> None:
     guard = make_guard()
     guard.consider(module)
     guard.counters.record("fault", "blanked", "request r")
-    assert guard.as_dict() == {
+    assert guard.as_dict(None) == {
         "mode": "auto",
         "verdict": "needed",
         "state": "applied",
