@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from vllm_guard.counters import Counters
 from vllm_guard.log import logger
@@ -16,8 +15,7 @@ MAX_INTERNAL_ERRORS = 5
 """So many errors of our own, and a guard disarms itself."""
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(NamedTuple):
     """What a guard's module declares.
 
     Args:
@@ -40,8 +38,7 @@ class Definition:
         return tuple(dict.fromkeys(target.module for target in self.targets))
 
 
-@dataclass(frozen=True)
-class InternalError:
+class InternalError(NamedTuple):
     """An error of ours that was swallowed so that vLLM could go on.
 
     Args:

@@ -10,10 +10,10 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -36,8 +36,7 @@ _VENDORS = {
 _NOT_A_VENDOR = re.compile(r"g[0-9a-f]{6,}|d\d{8}|\d+")
 
 
-@dataclass(frozen=True)
-class Build:
+class Build(NamedTuple):
     """A vLLM version string, taken apart.
 
     Args:
@@ -56,7 +55,7 @@ class Build:
 
     def as_dict(self) -> dict[str, str]:
         """Return the fields as a JSON-able dictionary."""
-        return asdict(self)
+        return self._asdict()
 
     def __str__(self) -> str:
         hints = [f"release {self.release}"] if self.release != self.version else []

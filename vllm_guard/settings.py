@@ -7,9 +7,9 @@ fails on them under ``--fail-on-environ-validation``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from vllm_guard.states import Mode
 
@@ -27,8 +27,7 @@ def guard_variable(guard: str) -> str:
     return f"{PREFIX}_{guard.upper()}"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What the user asked for.
 
     Args:
@@ -42,7 +41,7 @@ class Settings:
     """
 
     enabled: bool = True
-    modes: Mapping[str, Mode] = field(default_factory=lambda: dict.fromkeys(GUARD_NAMES, Mode.AUTO))
+    modes: Mapping[str, Mode] = MappingProxyType(dict.fromkeys(GUARD_NAMES, Mode.AUTO))
     mm_max_delta: float = 0.25
     strict: bool = False
     state_dir: Path | None = None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import wrapt
 
@@ -15,8 +14,7 @@ from vllm_guard.states import Finding, Verdict
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A function that a guard wraps.
 
     Args:
