@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from vllm_guard.guard import Guard
@@ -13,7 +12,6 @@ ID_REUSE = "id-reuse"
 PROMPT_LOGPROBS = "prompt-logprobs"
 
 
-@dataclass(frozen=True)
 class Booking:
     """One frame whose output has arrived, on its way into ``update_from_output``.
 
@@ -24,10 +22,13 @@ class Booking:
         rows: What the worker returned for it.
     """
 
-    scheduler: Any
-    ledger: Ledger
-    frame: Frame | None
-    rows: ReturnedRows
+    def __init__(
+        self, scheduler: Any, ledger: Ledger, frame: Frame | None, rows: ReturnedRows
+    ) -> None:
+        self.scheduler = scheduler
+        self.ledger = ledger
+        self.frame = frame
+        self.rows = rows
 
     def refuse_rows(self) -> None:
         """Empty the rows that the frame may not deliver."""

@@ -7,7 +7,6 @@ WARNING a minute sums them up.
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from collections import Counter
@@ -38,6 +37,14 @@ class Counters:
     def __init__(self, guard: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.guard = guard
         self._clock = clock
+        from multiprocessing import util
+
+        self._reset()
+        # What a forked child inherits was counted, and will be reported, by its parent; a lock
+        # may be held by a thread that the child does not have.
+        util.register_after_fork(self, Counters._reset)
+
+    def _reset(self) -> None:
         self._triggers: Counter[tuple[str, str]] = Counter()
         self._unreported: dict[str, _Unreported] = {}
         self._lock = threading.Lock()
@@ -113,7 +120,6 @@ class FlushAtExit:
         from multiprocessing import util
 
         self._flush = flush
-        atexit.register(flush)
         self._arm()
         # A child of multiprocessing forgets its parent's finalizers before this is called.
         util.register_after_fork(self, FlushAtExit._arm)
@@ -121,5 +127,6 @@ class FlushAtExit:
     def _arm(self) -> None:
         from multiprocessing import util
 
-        # Such a child leaves through os._exit: atexit never runs there.
+        # Not atexit: a child of multiprocessing leaves through os._exit. Elsewhere
+        # multiprocessing runs its finalizers at exit by itself.
         util.Finalize(None, self._flush, exitpriority=10)

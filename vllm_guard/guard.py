@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from vllm_guard.counters import Counters
 from vllm_guard.log import logger
 from vllm_guard.states import Finding, Mode, State, Verdict, worst
-from vllm_guard.targets import Patch, Target, Wrapper, judge
+from vllm_guard.targets import Patch, Target, Wrapper, exists, judge
 
 MAX_INTERNAL_ERRORS = 5
 """So many errors of our own, and a guard disarms itself."""
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(NamedTuple):
     """What a guard's module declares.
 
     Args:
@@ -40,8 +38,7 @@ class Definition:
         return tuple(dict.fromkeys(target.module for target in self.targets))
 
 
-@dataclass(frozen=True)
-class InternalError:
+class InternalError(NamedTuple):
     """An error of ours that was swallowed so that vLLM could go on.
 
     Args:
@@ -71,7 +68,6 @@ class Guard:
         self.state = State.OFF if mode is Mode.OFF else State.ARMED
         self.findings: dict[str, Finding] = {}
         self.detail = ""
-        self.effective: bool | None = None
         self.counters = Counters(definition.name)
         self.error_count = 0
         self.failing_open = _FailingOpen(self)
@@ -105,6 +101,14 @@ class Guard:
         Args:
             module: One of `Definition.modules`, fully imported.
         """
+        try:
+            self._consider(module)
+        except Exception as error:
+            self.state = State.FAILED
+            self.detail = f"looking at {module.__name__} failed: {error!r}"
+            self.swallow(error)
+
+    def _consider(self, module: ModuleType) -> None:
         targets = [t for t in self.definition.targets if t.module == module.__name__]
         self.findings = self._examine(targets, module)
         verdict = self.verdict
@@ -112,7 +116,7 @@ class Guard:
         if verdict is Verdict.ABSENT:
             self.state = State.SKIPPED
         elif verdict is Verdict.NEEDED or self.mode is Mode.FORCE:
-            self._wrap([target for target in targets if self._is_needed(target)], module)
+            self._wrap([t for t in targets if exists(t, module) and self._is_needed(t)], module)
         else:
             self.state = State.RETIRED if verdict is Verdict.FIXED else State.SKIPPED
 
@@ -155,13 +159,17 @@ class Guard:
             self.detail = f"{self.error_count} internal errors, the last: {error!r}"
             logger.error("vllm-guard %s: disarmed after %s", self.name, self.detail)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return what `vllm_guard.status` shows of this guard."""
+    def as_dict(self, cls: type | None) -> dict[str, Any]:
+        """Return what `vllm_guard.status` shows of this guard.
+
+        Args:
+            cls: The class of Scheduler that runs in this process; None if there is none yet.
+        """
         return {
             "mode": str(self.mode),
             "verdict": str(self.verdict) if self.verdict else None,
             "state": str(self.state),
-            "effective": self.effective,
+            "effective": None if cls is None else self.active and not self.obstacles(cls),
             "detail": self.detail,
             "faults": {
                 fault: {"verdict": str(finding.verdict), "evidence": finding.evidence}

@@ -9,7 +9,7 @@ imported yet.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -50,20 +50,23 @@ def when_imported(name: str, hook: Hook) -> None:
     if (module := fully_imported(name)) is not None:
         _fire(name, module)
     elif name in sys.modules:
-        _HalfImported.watch()
+        _watch(sys.modules[name])
     elif name not in _known_to_wrapt:
-        _known_to_wrapt.add(name)
-        _registering.add(name)
-        try:
-            wrapt.register_post_import_hook(_on_import, name)
-        finally:
-            _registering.discard(name)
+        _ask_wrapt(name)
+
+
+def _ask_wrapt(name: str) -> None:
+    _known_to_wrapt.add(name)
+    _registering.add(name)
+    try:
+        wrapt.register_post_import_hook(_on_import, name)
+    finally:
+        _registering.discard(name)
 
 
 def forget_all() -> None:
     """Drop every hook that has not fired."""
     _waiting.clear()
-    _HalfImported.unwatch()
 
 
 def _on_import(module: ModuleType) -> None:
@@ -71,7 +74,7 @@ def _on_import(module: ModuleType) -> None:
     _known_to_wrapt.discard(name)
     if name in _registering and _being_imported(module):
         # Another thread began to import it just now, and wrapt does not wait for the end.
-        _HalfImported.watch()
+        _watch(module)
     else:
         _fire(name, module)
 
@@ -84,30 +87,36 @@ def _fire(name: str, module: ModuleType) -> None:
             logger.exception("vllm-guard: the hook for %s failed; it goes on unguarded", name)
 
 
-class _HalfImported:
-    """A finder that finds nothing: each later import is a chance to look again.
+class _Watched(ModuleSpec):
+    """The spec of a module whose import had begun before we came.
 
-    A module whose import had begun before we came has passed wrapt's finder already, and Python
-    has no event for its end. The finder never takes itself off ``sys.meta_path``: it is called
-    while importlib walks that list.
+    Such a module has passed wrapt's finder already, and Python has no event for its end; but
+    importlib clears this flag then, whether the import succeeded or not.
     """
 
-    @classmethod
-    def find_spec(
-        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Fire what has become complete; find nothing."""
-        for name in list(_waiting):
-            if (module := fully_imported(name)) is not None:
-                _fire(name, module)
-        return None
+    @property
+    def _initializing(self) -> bool:
+        return bool(vars(self).get("_initializing"))
 
-    @classmethod
-    def watch(cls) -> None:
-        if cls not in sys.meta_path:
-            sys.meta_path.insert(0, cls)
+    @_initializing.setter
+    def _initializing(self, value: bool) -> None:
+        vars(self)["_initializing"] = value
+        if value:
+            return
+        self.__class__ = ModuleSpec  # type: ignore[assignment]
+        module = fully_imported(self.name)
+        if module is not None:
+            _fire(self.name, module)
+        elif self.name in _waiting:
+            _ask_wrapt(self.name)
 
-    @classmethod
-    def unwatch(cls) -> None:
-        if cls in sys.meta_path:
-            sys.meta_path.remove(cls)
+
+def _watch(module: ModuleType) -> None:
+    try:
+        module.__spec__.__class__ = _Watched
+    except TypeError:  # a spec of an importer's own make
+        logger.warning(
+            "vllm-guard: %s is being imported by an importer that cannot be followed; it goes on"
+            " unguarded",
+            module.__name__,
+        )

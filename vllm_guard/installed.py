@@ -7,15 +7,15 @@ A vendor's ``0.20.0+das.dtk2604`` may hold backports and ``0.1.dev20051+g487ecf1
 from __future__ import annotations
 
 import ast
-import importlib.machinery
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from importlib import metadata
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import NamedTuple
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 UNKNOWN = "unknown"
 
@@ -36,8 +36,7 @@ _VENDORS = {
 _NOT_A_VENDOR = re.compile(r"g[0-9a-f]{6,}|d\d{8}|\d+")
 
 
-@dataclass(frozen=True)
-class Build:
+class Build(NamedTuple):
     """A vLLM version string, taken apart.
 
     Args:
@@ -56,7 +55,7 @@ class Build:
 
     def as_dict(self) -> dict[str, str]:
         """Return the fields as a JSON-able dictionary."""
-        return asdict(self)
+        return self._asdict()
 
     def __str__(self) -> str:
         hints = [f"release {self.release}"] if self.release != self.version else []
@@ -72,7 +71,7 @@ def parse(version: str) -> Build:
     """
     try:
         parsed = Version(version)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, and numbers too long for int()
         return Build(version or UNKNOWN)
     local = parsed.local or ""
     # Without tags setuptools-scm starts from 0.0 and says 0.1.dev<commits>.
@@ -95,14 +94,19 @@ def package_folder() -> Path | None:
     module = sys.modules.get("vllm")
     locations = getattr(module, "__path__", None)
     if locations is None:
-        # PathFinder rather than find_spec: no other finder's code runs, and a broken
-        # sys.modules entry cannot raise.
-        spec = importlib.machinery.PathFinder.find_spec("vllm")
+        spec = _find_spec("vllm")
         locations = spec.submodule_search_locations if spec is not None else None
     for location in locations or ():
         if Path(location, "__init__.py").is_file():
             return Path(location)
     return None
+
+
+def _find_spec(name: str) -> ModuleSpec | None:
+    """Ask each finder in turn, as an import would; an editable installation has its own."""
+    # Not importlib.util.find_spec: an entry of sys.modules without a spec makes it raise.
+    found = (finder.find_spec(name, None) for finder in sys.meta_path)
+    return next((spec for spec in found if spec is not None), None)
 
 
 def find() -> Build | None:
@@ -152,7 +156,7 @@ def distributions(site: Path | None = None) -> Iterator[tuple[str, str]]:
     paths = sys.path if site is None else [str(site)]
     for distribution in metadata.distributions(path=paths):
         name = distribution.metadata["Name"]
-        if name is None or name in seen or "vllm" not in name.lower():
+        if name is None or name in seen:
             continue
         if any(path.as_posix() == "vllm/__init__.py" for path in distribution.files or ()):
             seen.add(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from vllm_guard.guard import Guard
@@ -19,8 +19,7 @@ MAX_FRAMES = 64
 """Frames kept at most. Pipelines are a few frames deep; beyond it outputs have been lost."""
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """Why a row may not be delivered.
 
     Args:
@@ -53,8 +52,7 @@ class Frame:
         return request_id in self.output.num_scheduled_tokens
 
 
-@dataclass
-class KeptPromptLogprobs:
+class KeptPromptLogprobs(NamedTuple):
     """Prompt logprobs that arrived with a row that was not delivered.
 
     Args:

@@ -36,6 +36,8 @@ class PlaceholderNet:
         self._ledger = ledger
         self._rows = rows
         self._deliver = getattr(scheduler, _METHOD)
+        # Somebody may have put a method of their own on this scheduler.
+        self._shadowed = vars(scheduler).get(_METHOD)
 
     def __enter__(self) -> None:
         with self._guard.failing_open:
@@ -47,7 +49,11 @@ class PlaceholderNet:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        vars(self._scheduler).pop(_METHOD, None)
+        with self._guard.failing_open:
+            if self._shadowed is None:
+                vars(self._scheduler).pop(_METHOD, None)
+            else:
+                vars(self._scheduler)[_METHOD] = self._shadowed
 
     def update_request_with_output(
         self, request: Any, new_token_ids: Any, *args: Any, **kwargs: Any
@@ -69,7 +75,7 @@ class PlaceholderNet:
             kept = self._covered(request, new_token_ids, bool(kwargs.get("is_stale", any(args))))
         if len(kept) == len(new_token_ids):
             return self._deliver(request, new_token_ids, *args, **kwargs)
-        if not kept:
+        if not len(kept):
             with self._guard.failing_open:
                 self._keep_prompt_logprobs(request)
                 _roll_back(request)

@@ -34,14 +34,22 @@ class _Process:
 
     def __init__(self, chosen: Settings) -> None:
         self.settings = chosen
-        self.build = installed.find()
+        self.build = _find_build()
         self.guards = {
             definition.name: Guard(definition, chosen.mode(definition.name), internal_errors)
             for definition in DEFINITIONS
         }
         self.construction: Patch | None = None
-        self.checked: set[type] = set()
+        self.checked: list[type] = []
         self.announced: tuple[int, str] | None = None
+
+
+def _find_build() -> installed.Build | None:
+    try:
+        return installed.find()
+    except Exception:  # it is for the log line only
+        logger.exception("vllm-guard: could not find out which vLLM this is")
+        return None
 
 
 _lock = threading.RLock()
@@ -62,8 +70,9 @@ def start() -> None:
         _process = process = _Process(settings.read(os.environ))
         for problem in process.settings.problems:
             logger.warning("vllm-guard: %s", problem)
-        armed = [guard for guard in process.guards.values() if guard.state is State.ARMED]
-        for name in dict.fromkeys(name for guard in armed for name in guard.definition.modules):
+        for note in process.settings.notes:
+            logger.info("vllm-guard: %s", note)
+        for name in _awaited(process):
             hooks.when_imported(name, _on_import)
         _announce(process)
         _flush_at_exit = _flush_at_exit or FlushAtExit(_flush)
@@ -87,16 +96,32 @@ def stop() -> None:
 def describe() -> dict[str, Any]:
     """Return what `vllm_guard.status` documents."""
     process = _process
-    build = process.build if process is not None else installed.find()
+    build = process.build if process is not None else _find_build()
     return {
         "version": __version__,
         "build": build.as_dict() if build is not None else None,
         "enabled": process is not None and process.settings.enabled,
         "problems": list(process.settings.problems) if process is not None else [],
         "guards": {
-            name: guard.as_dict() for name, guard in (process.guards if process else {}).items()
-        },
+            name: guard.as_dict(process.checked[-1] if process.checked else None)
+            for name, guard in process.guards.items()
+        }
+        if process is not None
+        else {},
     }
+
+
+def _awaited(process: _Process) -> list[str]:
+    """Return the modules to wait for: those of the guards, and what STRICT speaks up in."""
+    armed = [guard for guard in process.guards.values() if guard.state is State.ARMED]
+    names = [name for guard in armed for name in guard.definition.modules]
+    if _has_to_stop(process):
+        names.append(SCHEDULER.module)
+    return list(dict.fromkeys(names))
+
+
+def _has_to_stop(process: _Process) -> bool:
+    return process.settings.strict and bool(process.settings.problems)
 
 
 def _on_import(module: ModuleType) -> None:
@@ -113,9 +138,8 @@ def _on_import(module: ModuleType) -> None:
 
 
 def _can_check(process: _Process, module: ModuleType) -> bool:
-    settled = (State.OFF, State.RETIRED)
-    wanted = process.settings.strict or any(
-        guard.state not in settled for guard in process.guards.values()
+    wanted = _has_to_stop(process) or any(
+        guard.active or _should_act(guard) for guard in process.guards.values()
     )
     refused = judge(SCHEDULER, module)
     if wanted and refused is not None:
@@ -130,7 +154,7 @@ def _announce(process: _Process) -> None:
         return
     process.announced = (os.getpid(), guards)
     build = process.build or "no vLLM found"
-    logger.info("vllm-guard %s on %s: %s", __version__, build, guards)
+    logger.info("vllm-guard %s (pid %d) on %s: %s", __version__, os.getpid(), build, guards)
 
 
 def _summary(guard: Guard) -> str:
@@ -158,20 +182,24 @@ def _on_construction(wrapped: Callable[..., Any], scheduler: Any, args: Any, kwa
     return wrapped(*args, **kwargs)
 
 
+def _should_act(guard: Guard) -> bool:
+    """Whether the guard is not in force though its fault is there, or may be."""
+    return guard.state in _NOT_GUARDING and guard.verdict is not Verdict.ABSENT
+
+
 def _check(process: _Process, cls: type) -> list[str]:
     """Look whether each guard that should act on ``cls`` does; log what does not, once."""
     complaints = list(process.settings.problems)
     for guard in process.guards.values():
         obstacles = guard.obstacles(cls)
-        if guard.active:
-            guard.effective = not obstacles
-        elif guard.state in _NOT_GUARDING and guard.verdict is not Verdict.ABSENT:
+        if _should_act(guard):
             obstacles = [f"{guard.state}, {guard.detail}"]
         if obstacles:
             complaints.append(f"{guard.name} does not act on {cls.__qualname__}: {obstacles[0]}")
             if cls not in process.checked:
                 logger.warning("vllm-guard: %s", complaints[-1])
-    process.checked.add(cls)
+    if cls not in process.checked:
+        process.checked.append(cls)
     return complaints
 
 

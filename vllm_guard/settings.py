@@ -7,9 +7,9 @@ fails on them under ``--fail-on-environ-validation``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from vllm_guard.states import Mode
 
@@ -27,8 +27,7 @@ def guard_variable(guard: str) -> str:
     return f"{PREFIX}_{guard.upper()}"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What the user asked for.
 
     Args:
@@ -38,14 +37,16 @@ class Settings:
         strict: ``VLLMGUARD_STRICT``; a guard that should apply and does not stops start-up.
         state_dir: ``VLLMGUARD_STATE_DIR``; None for the default.
         problems: One line for each variable that could not be used.
+        notes: One line for each variable that is right and changes nothing in this version.
     """
 
     enabled: bool = True
-    modes: Mapping[str, Mode] = field(default_factory=lambda: dict.fromkeys(GUARD_NAMES, Mode.AUTO))
+    modes: Mapping[str, Mode] = MappingProxyType(dict.fromkeys(GUARD_NAMES, Mode.AUTO))
     mm_max_delta: float = 0.25
     strict: bool = False
     state_dir: Path | None = None
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def mode(self, guard: str) -> Mode:
         """Return the mode of ``guard``, with the main switch taken into account."""
@@ -81,23 +82,28 @@ class _Reader:
             return default
         try:
             return convert(text)
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, RuntimeError):  # RuntimeError: ~user without such a user
             self.problems.append(
                 f"{name}={text!r} is not a value it takes ({accepted}); the default is used"
             )
             return default
 
-    def complain_of_the_rest(self) -> None:
+    def reject_unknown(self) -> None:
         for name in sorted(self.environ):
-            if not name.startswith(f"{PREFIX}_"):
-                continue
-            if name not in self.known:
+            ours = name.startswith((f"{PREFIX}_", "VLLM_GUARD"))
+            if ours and name not in self.known:
                 self.problems.append(
                     f"{name} is not a variable of vllm-guard and is ignored"
                     f" (there are: {', '.join(self.known)})"
                 )
-            elif name.removeprefix(f"{PREFIX}_") in _WITHOUT_EFFECT:
-                self.problems.append(f"{name} is set, but has no effect in this version")
+
+    def without_effect(self) -> tuple[str, ...]:
+        names = (f"{PREFIX}_{name}" for name in _WITHOUT_EFFECT)
+        return tuple(
+            f"{name} is set, but has no effect in this version"
+            for name in names
+            if self.environ.get(name, "").strip()
+        )
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -114,12 +120,18 @@ def read(environ: Mapping[str, str]) -> Settings:
         for guard in GUARD_NAMES
     }
     mm_max_delta = reader.read(f"{PREFIX}_MM_MAX_DELTA", _share, "a number from 0 to 1", 0.25)
-    strict = reader.read(
-        f"{PREFIX}_STRICT", _one_of(**{"1": True, "0": False}), "1, or unset", False
-    )
+    strict = reader.read(f"{PREFIX}_STRICT", _one_of(**{"1": True, "0": False}), "1, 0", False)
     state_dir = reader.read(f"{PREFIX}_STATE_DIR", _absolute, "an absolute path", None)
-    reader.complain_of_the_rest()
-    return Settings(enabled, modes, mm_max_delta, strict, state_dir, tuple(reader.problems))
+    reader.reject_unknown()
+    return Settings(
+        enabled,
+        modes,
+        mm_max_delta,
+        strict,
+        state_dir,
+        tuple(reader.problems),
+        reader.without_effect(),
+    )
 
 
 def _absolute(text: str) -> Path | None:

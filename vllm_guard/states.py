@@ -6,8 +6,8 @@ One enum each; code, JSON, logs and documents use the same words.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class _Word(str, Enum):
@@ -69,8 +69,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=_SEVERITY.index, default=Verdict.UNKNOWN)
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A verdict and what it rests on.
 
     Args:

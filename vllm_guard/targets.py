@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from types import FunctionType, ModuleType
-from typing import Any, ClassVar
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, ClassVar, NamedTuple
 
 import wrapt
 
@@ -15,8 +14,7 @@ from vllm_guard.states import Finding, Verdict
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A function that a guard wraps.
 
     Args:
@@ -44,6 +42,12 @@ class Target:
         return self.path.partition(".")[2]
 
 
+def exists(target: Target, module: ModuleType) -> bool:
+    """Whether ``module`` has the class, and the class itself the method."""
+    owner = getattr(module, target.owner, None)
+    return isinstance(owner, type) and target.attribute in vars(owner)
+
+
 def judge(target: Target, module: ModuleType) -> Finding | None:
     """Look at a target as it is now.
 
@@ -54,14 +58,16 @@ def judge(target: Target, module: ModuleType) -> Finding | None:
     Returns:
         None when it can be wrapped, otherwise why not: absent, foreign or unknown.
     """
-    owner = getattr(module, target.owner, None)
     where = f"{target.module}:{target.path}"
-    if not isinstance(owner, type) or target.attribute not in vars(owner):
+    if not exists(target, module):
         return Finding(Verdict.ABSENT, f"{where} does not exist")
+    owner = getattr(module, target.owner)
     if owner.__module__ != module.__name__:
         return Finding(Verdict.FOREIGN, f"{target.module}:{target.owner} is {owner.__module__}'s")
     found = vars(owner)[target.attribute]
     *_, innermost = unwrapped(found)
+    if not isinstance(innermost, FunctionType) and innermost.__module__ == module.__name__:
+        return Finding(Verdict.UNKNOWN, f"{where} is compiled")
     if not _defined_in(innermost, module):
         return Finding(Verdict.FOREIGN, f"{where} was replaced by {origin(innermost)}")
     parameters = tuple(inspect.signature(innermost).parameters)
@@ -103,12 +109,13 @@ class Patch:
         wrapper: Called as ``wrapper(wrapped, instance, args, kwargs)``.
     """
 
-    _in_place: ClassVar[dict[Wrapper, Patch]] = {}
+    _in_place: ClassVar[dict[tuple[type, str, Wrapper], Patch]] = {}
 
     @classmethod
     def shared(cls, target: Target, module: ModuleType, wrapper: Wrapper) -> Patch:
         """Return the patch that is in place with this wrapper, or a new one, and put it in."""
-        patch = cls._in_place.get(wrapper) or cls(target, module, wrapper)
+        key = (getattr(module, target.owner), target.attribute, wrapper)
+        patch = cls._in_place.get(key) or cls(target, module, wrapper)
         patch.apply()
         return patch
 
@@ -117,7 +124,7 @@ class Patch:
         self.owner: type = getattr(module, target.owner)
         self.original: Any = vars(self.owner)[target.attribute]
         self.replacement = wrapt.FunctionWrapper(self.original, wrapper)
-        self._wrapper = wrapper
+        self._key = (self.owner, target.attribute, wrapper)
         self._users = 0
 
     def apply(self) -> None:
@@ -125,14 +132,14 @@ class Patch:
         self._users += 1
         if self._users == 1:
             setattr(self.owner, self.target.attribute, self.replacement)
-            self._in_place[self._wrapper] = self
+            self._in_place[self._key] = self
 
     def undo(self) -> bool:
         """Put the original object back; return false where somebody has wrapped ours since."""
         self._users -= 1
         if self._users:
             return True
-        self._in_place.pop(self._wrapper, None)
+        self._in_place.pop(self._key, None)
         if vars(self.owner).get(self.target.attribute) is not self.replacement:
             return False
         setattr(self.owner, self.target.attribute, self.original)
@@ -150,7 +157,8 @@ class Patch:
             if found is None:
                 continue
             chain = list(unwrapped(found))
-            if self.replacement in chain:
+            # By identity: a wrapper of wrapt equals what it wraps.
+            if any(link is self.replacement for link in chain):
                 return ""
             if base is self.owner:
                 return f"{self.target.path} was replaced by {origin(chain[0])}"
@@ -162,4 +170,9 @@ class Patch:
 def _mentions(function: Any, name: str) -> bool:
     # A call of the base method, through super() or by class, names it in the code.
     code = getattr(function, "__code__", None)
-    return code is not None and name in code.co_names
+    return code is not None and _names(code, name)
+
+
+def _names(code: CodeType, name: str) -> bool:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return name in code.co_names or any(_names(constant, name) for constant in inner)

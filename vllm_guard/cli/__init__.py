@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -30,10 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     explain.add_parser(commands)
     options = parser.parse_args(arguments)
     try:
-        print("\n".join(options.run(options)))
+        print("\n".join(options.run(options)), flush=True)
     except CommandError as error:
         print(f"vllm-guard: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has had enough; Python would complain at exit
+        # The reader has had enough; Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -55,7 +55,8 @@ def run(options: argparse.Namespace) -> Iterator[str]:
 
 def _lines(build: installed.Build, folder: Path) -> Iterator[str]:
     yield f"vllm-guard {__version__} on {build} in {folder}"
-    for warning in [*_environment_warnings(), *settings.read(os.environ).problems]:
+    chosen = settings.read(os.environ)
+    for warning in [*_environment_warnings(), *chosen.problems, *chosen.notes]:
         yield f"warning: {warning}"
     report = _probe_in_new_process()
     yield "a new process of this environment:"
@@ -89,8 +90,12 @@ def _environment_warnings() -> Iterator[str]:
 
 
 def _probe_in_new_process() -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="vllm-guard-") as folder:
-        result = Path(folder, "status.json")
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="vllm-guard-")
+    except OSError as error:
+        raise CommandError(f"no folder for temporary files: {error}; set TMPDIR") from None
+    with folder:
+        result = Path(folder.name, "status.json")
         command = [sys.executable, "-c", _PROBE, str(result)]
         try:
             done = subprocess.run(
@@ -99,9 +104,15 @@ def _probe_in_new_process() -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             raise CommandError(f"importing vLLM took more than {_TIMEOUT:.0f} s") from None
         if done.returncode != 0 or not result.exists():
-            reason = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise CommandError(
-                f"the vLLM of this Python ({sys.executable}) could not be imported: {reason[-1]}"
+                f"the vLLM of this Python ({sys.executable}) could not be imported:"
+                f" {_last_line(done)}"
             )
         report: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        if not report["guards"]:
+            raise CommandError(f"vllm-guard could not start: {_last_line(done)}")
         return report
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -1,0 +1,30 @@
+# Everything runs in an environment outside the checkout, built at first use by tools/environment.py.
+PYTHON ?= python3
+ENGINE = $(PYTHON) -m tools.environment
+
+.PHONY: help demo test quick lint engine
+
+help:
+	@echo "make demo    a real engine with the fault: without the guard, with it (about 4 minutes)"
+	@echo "make test    everything (the first time also downloads and environments)"
+	@echo "make quick   unit, runtime and scheduler tests on the installed vLLM (under 2 minutes)"
+	@echo "make lint    ruff and mypy"
+	@echo "make engine  build the environment only, and print its Python"
+
+demo:
+	@$(ENGINE) -m demo
+
+test: lint
+	$(ENGINE) -m pytest -q --timeout=900 tests
+	$(ENGINE) -m nox
+
+quick:
+	$(ENGINE) -m pytest -q --timeout=60 tests/unit tests/runtime tests/scheduler
+
+lint:
+	$(ENGINE) -m ruff check .
+	$(ENGINE) -m ruff format --check .
+	$(ENGINE) -m mypy --strict vllm_guard
+
+engine:
+	@$(ENGINE)

@@ -1,0 +1,1 @@
+"""What the guard is for, shown on a real engine; run by ``make demo``."""

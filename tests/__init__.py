@@ -1,0 +1,1 @@
+"""Tests of vllm-guard, from single functions up to a real engine."""

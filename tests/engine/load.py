@@ -1,0 +1,131 @@
+"""Two rounds of twelve concurrent requests, and what came back for each."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from tests.engine.model import VOCABULARY
+
+ROUNDS = 2
+REQUESTS_PER_ROUND = 12
+TIMEOUT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One request: its prompt and how its answer is to be sent."""
+
+    name: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    stream: bool
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one request got: all the tokens it asked for, or the reason why not."""
+
+    name: str
+    tokens: tuple[int, ...]
+    error: str | None = None
+
+
+def round_of_requests(number: int) -> list[Completion]:
+    """Return the requests of a round; the same ones every time.
+
+    Every second prompt is long enough for at least three prefill chunks.
+
+    Args:
+        number: Of the round, from 0.
+    """
+    generator = random.Random(number)
+    requests = []
+    for index in range(REQUESTS_PER_ROUND):
+        is_long = index % 2 == 0
+        length = generator.randint(400, 800) if is_long else generator.randint(4, 40)
+        stream = index % 4 < 2
+        kind = f"{'long' if is_long else 'short'}-{'stream' if stream else 'whole'}"
+        requests.append(
+            Completion(
+                name=f"{number + 1}.{index + 1}-{kind}",
+                prompt=tuple(generator.randrange(3, VOCABULARY) for _ in range(length)),
+                max_tokens=generator.randint(12, 48),
+                stream=stream,
+            )
+        )
+    return requests
+
+
+def send_round(port: int, requests: list[Completion]) -> list[Answer]:
+    """Send all requests at the same moment and wait for every answer.
+
+    Args:
+        port: Of the server, on this machine.
+        requests: To be sent, each on its own connection.
+    """
+    together = threading.Barrier(len(requests))
+
+    def send(request: Completion) -> Answer:
+        together.wait()
+        return _send(port, request)
+
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return list(pool.map(send, requests))
+
+
+def _send(port: int, request: Completion) -> Answer:
+    body = {
+        "model": "tiny",
+        "prompt": request.prompt,
+        "max_tokens": request.max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "stream": request.stream,
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request(
+            "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
+        response = connection.getresponse()
+        if response.status != http.client.OK:
+            return Answer(request.name, (), f"status {response.status}")
+        tokens: list[int] = []
+        for message in _messages(response, request.stream):
+            if "error" in message:
+                return Answer(request.name, tuple(tokens), str(message["error"]["message"]))
+            for choice in message["choices"]:
+                tokens += choice["token_ids"] or ()
+    except (OSError, http.client.HTTPException) as error:
+        return Answer(request.name, (), f"{type(error).__name__}: {error}")
+    finally:
+        connection.close()
+    if len(tokens) != request.max_tokens:
+        return Answer(
+            request.name, tuple(tokens), f"{len(tokens)} of {request.max_tokens} tokens came"
+        )
+    return Answer(request.name, tuple(tokens))
+
+
+def _messages(response: http.client.HTTPResponse, stream: bool) -> Iterator[dict[str, Any]]:
+    """Yield the one JSON object of a plain answer, or those of a stream of events.
+
+    Args:
+        response: Its head has been read.
+        stream: Whether the server sends events.
+    """
+    if not stream:
+        yield json.loads(response.read())
+        return
+    for line in response:
+        data = line.decode().strip().removeprefix("data: ")
+        if data and data != "[DONE]":
+            yield json.loads(data)

@@ -1,0 +1,59 @@
+"""A vLLM plugin for tests: it makes a real engine fail, and watches what happens.
+
+It is put beside vLLM without being installed: this package's parent folder goes on ``PYTHONPATH``,
+where vLLM finds ``engine_faults-0.dist-info`` and calls `register` in each of its processes.
+It works with and without vllm_guard, and wraps nothing that a guard wraps.
+
+Everything is switched by environment variables; what is not set is not done:
+
+``FAULTS_ASYNC_SCHEDULING``  ``1`` turns asynchronous scheduling on, which vLLM refuses on a CPU.
+``FAULTS_TOKEN_RATE``        Share (0 to 1) of unfinished prefill chunks that return a token.
+``FAULTS_SEED``              Seed that chooses those chunks (default 0).
+``FAULTS_RECORD_DIR``        Folder for the JSON files described in `records`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import wrapt
+
+from .injection import Injector, inject_into_runner
+from .observation import observe_engine_core
+from .records import Records
+
+
+def register() -> None:
+    """Arm what the environment asks for; no vLLM module is imported here."""
+    if os.environ.get("FAULTS_ASYNC_SCHEDULING") == "1":
+        wrapt.when_imported("vllm.platforms.cpu")(_allow_async_scheduling)
+
+    folder = os.environ.get("FAULTS_RECORD_DIR")
+    if folder is None:
+        return
+    records = Records(Path(folder))
+    injector = Injector(
+        rate=float(os.environ.get("FAULTS_TOKEN_RATE", "0")),
+        seed=int(os.environ.get("FAULTS_SEED", "0")),
+        records=records,
+    )
+    wrapt.when_imported("vllm.v1.worker.gpu_model_runner")(
+        lambda module: inject_into_runner(module, injector)
+    )
+    wrapt.when_imported("vllm.v1.engine.core")(lambda module: observe_engine_core(module, records))
+
+
+def _allow_async_scheduling(module: Any) -> None:
+    """Set asynchronous scheduling after `module`, the CPU platform's, has switched it off."""
+
+    def switched_on(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        wrapped(*args, **kwargs)
+        config = args[0] if args else kwargs["vllm_config"]
+        config.scheduler_config.async_scheduling = True
+
+    wrapt.wrap_function_wrapper(module, "CpuPlatform.check_and_update_config", switched_on)

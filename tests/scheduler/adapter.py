@@ -1,0 +1,212 @@
+"""The real objects of whichever vLLM is imported, and all that differs between releases.
+
+No other module of this folder looks at a version or at a signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+from tests.scheduler.experiment import Setup
+from tests.scheduler.oracle import RequestPlan
+
+BLOCK_SIZE = 4
+MAX_MODEL_LENGTH = 1024
+HASH_ALGORITHM = "sha256"
+
+RUNNER_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
+
+COUNTERS = ("num_output_placeholders", "num_in_flight_tokens", "num_stale_output_tokens")
+"""Counters of a request for frames in flight. The later ones do not exist in every release."""
+
+
+def accepted(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+    """Those of `arguments` that `function` has parameters for in this release."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+def make_scheduler(setup: Setup) -> Scheduler:
+    """A real scheduler with a real KVCacheManager; only the model behind it is made up."""
+    # Unset, vLLM looks for the answer in the model. The check of a configuration wants Triton for
+    # V2, a scheduler does not.
+    os.environ[RUNNER_SWITCH] = "0"
+    config = _vllm_config(setup)
+    os.environ[RUNNER_SWITCH] = str(int(setup.model_runner_v2))
+    spec = FullAttentionSpec(
+        **accepted(
+            FullAttentionSpec,
+            block_size=BLOCK_SIZE,
+            num_kv_heads=1,
+            head_size=1,
+            dtype=torch.float32,
+            use_mla=False,
+        )
+    )
+    scheduler_class = AsyncScheduler if setup.asynchronous else Scheduler
+    return scheduler_class(
+        **accepted(
+            Scheduler.__init__,
+            vllm_config=config,
+            kv_cache_config=KVCacheConfig(
+                num_blocks=setup.kv_blocks,
+                kv_cache_tensors=[],
+                kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+            ),
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=BLOCK_SIZE,
+            log_stats=True,
+        )
+    )
+
+
+def make_request(plan: RequestPlan, setup: Setup) -> Request:
+    """A real request of `plan`, hashed for the prefix cache if `setup` has one."""
+    stop_token = plan.stop_token()
+    parameters = SamplingParams(
+        max_tokens=plan.max_tokens,
+        ignore_eos=True,
+        stop_token_ids=None if stop_token is None else [stop_token],
+        prompt_logprobs=1 if plan.prompt_logprobs else None,
+    )
+    hasher = None
+    if setup.prefix_caching:
+        hash_function = get_hash_fn_by_name(HASH_ALGORITHM)
+        init_none_hash(hash_function)
+        hasher = get_request_block_hasher(BLOCK_SIZE, hash_function)
+    return Request(
+        request_id=plan.request_id,
+        prompt_token_ids=plan.prompt(),
+        sampling_params=parameters,
+        pooling_params=None,
+        block_hasher=hasher,
+        **accepted(Request.__init__, eos_token_id=None),
+    )
+
+
+def make_output(
+    request_ids: list[str], rows: list[list[int]], prompt_logprobs: dict[str, int]
+) -> ModelRunnerOutput:
+    """What a worker returns: `rows` of token ids, in the order of `request_ids`.
+
+    `prompt_logprobs` maps a request id to a label, which is written into the tensors so that the
+    receiver can tell which of several deliveries it got.
+    """
+    tensors = {request_id: _logprobs(label) for request_id, label in prompt_logprobs.items()}
+    scores = {
+        request_id: torch.full((1, 1), label) for request_id, label in prompt_logprobs.items()
+    }
+    return ModelRunnerOutput(
+        req_ids=request_ids,
+        req_id_to_index={request_id: row for row, request_id in enumerate(request_ids)},
+        sampled_token_ids=rows,
+        prompt_logprobs_dict=tensors,
+        **accepted(
+            ModelRunnerOutput.__init__,
+            prompt_token_id_logprobs_dict=scores,
+            logprobs=None,
+            pooler_output=[],
+        ),
+    )
+
+
+def prompt_logprobs_labels(engine_output: Any) -> list[int]:
+    """The labels of the prompt logprobs that ride on one EngineCoreOutput (0.31+: two of them)."""
+    tensors = engine_output.new_prompt_logprobs_tensors
+    found = [] if tensors is None else [tensors.logprobs]
+    scores = getattr(engine_output, "prompt_token_id_logprobs", None)
+    if scores is not None:
+        found.append(scores)
+    return [int(tensor[0, 0]) for tensor in found]
+
+
+def labels_per_prompt_logprobs() -> int:
+    """How many labels `prompt_logprobs_labels` finds on an output that carries prompt logprobs."""
+    return 1 + ("prompt_token_id_logprobs_dict" in {f.name for f in fields(ModelRunnerOutput)})
+
+
+def counters_of(request: Request) -> dict[str, int]:
+    """The counters of frames in flight that this release keeps, by name."""
+    return {name: getattr(request, name) for name in COUNTERS if hasattr(request, name)}
+
+
+def free_blocks(scheduler: Scheduler) -> int:
+    """How many KV blocks are free."""
+    return scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+
+def _logprobs(label: int) -> LogprobsTensors:
+    return LogprobsTensors(
+        logprob_token_ids=torch.zeros((1, 1), dtype=torch.int32),
+        logprobs=torch.full((1, 1), float(label)),
+        selected_token_ranks=torch.zeros(1, dtype=torch.int32),
+    )
+
+
+def _vllm_config(setup: Setup) -> VllmConfig:
+    # `device` and the model are set by hand because nothing can be detected: an unpacked release
+    # has no compiled parts, and there is no model on disk.
+    config = VllmConfig(
+        device_config=DeviceConfig(device="cpu"),
+        scheduler_config=SchedulerConfig(
+            max_model_len=MAX_MODEL_LENGTH,
+            max_num_batched_tokens=setup.token_budget,
+            max_num_seqs=setup.max_requests,
+            **accepted(SchedulerConfig, is_encoder_decoder=False, enable_chunked_prefill=True),
+        ),
+        cache_config=CacheConfig(block_size=BLOCK_SIZE, enable_prefix_caching=setup.prefix_caching),
+    )
+    config.cache_config.num_gpu_blocks = setup.kv_blocks
+    # Platforms without a model switch these off while the configuration is checked.
+    config.scheduler_config.async_scheduling = setup.asynchronous
+    config.scheduler_config.enable_chunked_prefill = True
+    config.scheduler_config.max_num_batched_tokens = setup.token_budget
+    config.cache_config.enable_prefix_caching = setup.prefix_caching
+    config.model_config = _text_model()
+    if setup.draft_tokens:
+        config.speculative_config = _drafter(setup.draft_tokens)
+    return config
+
+
+def _text_model() -> SimpleNamespace:
+    """The attributes of a ModelConfig that schedulers read, for a plain text model."""
+    return SimpleNamespace(
+        max_model_len=MAX_MODEL_LENGTH,
+        runner_type="generate",
+        skip_tokenizer_init=True,
+        is_encoder_decoder=False,
+        is_diffusion=False,
+        is_multimodal_model=False,
+        supports_multimodal_inputs=False,
+        multimodal_config=None,
+        uses_mrope=False,
+        uses_xdrope=False,
+        uses_xdrope_dim=0,
+        enable_return_routed_experts=False,
+        return_sampling_mask=False,
+    )
+
+
+def _drafter(draft_tokens: int) -> SpeculativeConfig:
+    # Its own constructor wants a model to draft for; its methods only read these two fields.
+    drafter = object.__new__(SpeculativeConfig)
+    drafter.method = "eagle"
+    drafter.num_speculative_tokens = draft_tokens
+    return drafter

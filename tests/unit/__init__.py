@@ -1,0 +1,1 @@
+"""Tests of single modules: pure Python, neither vLLM nor torch."""

@@ -1,0 +1,1 @@
+"""What `make` runs before anything is installed: standard library only."""
