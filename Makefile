@@ -6,7 +6,7 @@ ENGINE = $(PYTHON) -m tools.environment
 
 help:
 	@echo "make demo    a real engine with the fault: without the guard, with it (about 4 minutes)"
-	@echo "make test    everything (the first time also downloads and environments)"
+	@echo "make test    everything (the first time it also downloads, and builds environments)"
 	@echo "make quick   unit, runtime and scheduler tests on the installed vLLM (under 2 minutes)"
 	@echo "make lint    ruff and mypy"
 	@echo "make engine  build the environment only, and print its Python"
@@ -19,7 +19,7 @@ test: lint
 	$(ENGINE) -m nox
 
 quick:
-	$(ENGINE) -m pytest -q --timeout=60 tests/unit tests/runtime tests/scheduler
+	$(ENGINE) -m pytest -q --timeout=60 -m "not releases" tests/unit tests/runtime tests/scheduler
 
 lint:
 	$(ENGINE) -m ruff check .
