@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 from pathlib import Path
 
 
@@ -19,11 +20,9 @@ def cache_folder() -> Path:
     else:
         caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         folder = Path(caches).expanduser() / "vllm-guard"
-    probe = folder / f".writable-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise CacheUnusable(
             f"cannot write to the cache folder {folder} ({error.strerror});"

@@ -53,6 +53,8 @@ import vllm.v1.core.sched.async_scheduler
 result = [during, state(), wrapped()]
 """
 
+COST_RUNS = 20
+"""The cheapest of so many counts: another job on the machine makes some of them twice as long."""
 COST = """
 import sys, time
 import vllm.v1.core.sched.scheduler
@@ -67,7 +69,7 @@ result = {"milliseconds": 1000 * cost, "new": sorted(new), "state": state()}
 """
 
 # The first measurement fills the cache of bytecode.
-PROGRAMS = {"order": [ORDER], "half": [HALF_IMPORTED], "cost": [COST] * 5}
+PROGRAMS = {"order": [ORDER], "half": [HALF_IMPORTED], "cost": [COST] * COST_RUNS}
 
 LOAD_AND_FORK = """
 import multiprocessing, sys
