@@ -19,7 +19,7 @@ test: lint
 	$(ENGINE) -m nox
 
 quick:
-	$(ENGINE) -m pytest -q --timeout=60 -m "not releases" tests/unit tests/runtime tests/scheduler
+	$(ENGINE) -m pytest -q --timeout=60 -m "not releases and not slow" tests/unit tests/runtime tests/scheduler
 
 lint:
 	$(ENGINE) -m ruff check .

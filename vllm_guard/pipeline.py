@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -68,8 +68,15 @@ class Rules:
     def stopping(self, scheduler: Any, ledger: Ledger, request: Any) -> None:
         """A request has stopped; if it is resumable, its next segment is about to begin."""
 
-    def continued(self, scheduler: Any, ledger: Ledger, request: Any) -> None:
-        """A resumable request has stopped and goes on."""
+    def next_segment(
+        self, scheduler: Any, ledger: Ledger, session: Any
+    ) -> AbstractContextManager[None] | None:
+        """A session is about to be given its next segment.
+
+        Returns:
+            What has to be in place meanwhile, if anything.
+        """
+        return None
 
     def preempted(self, scheduler: Any, ledger: Ledger, request: Any) -> None:
         """A request has been preempted."""
@@ -97,6 +104,7 @@ class Pipeline:
             "Scheduler._free_request": self.free_request,
             "Scheduler._preempt_request": self.preempt_request,
             "Scheduler._handle_stopped_request": self.handle_stopped_request,
+            "Scheduler._update_request_as_session": self.update_request_as_session,
             "Scheduler.reset_prefix_cache": self.reset_prefix_cache,
         }
 
@@ -175,6 +183,21 @@ class Pipeline:
             ledger.continued.append(request)
         return finished
 
+    def update_request_as_session(
+        self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any
+    ) -> Any:
+        """Give a session its next segment."""
+        active, ledger = self._at(scheduler)
+        if ledger is None:
+            return wrapped(*args, **kwargs)
+        session = _session(*args, **kwargs)
+        around: list[AbstractContextManager[None] | None] = []
+        _ask(active, lambda rules: around.append(rules.next_segment(scheduler, ledger, session)))
+        with ExitStack() as stack:
+            for manager in filter(None, around):
+                stack.enter_context(manager)
+            return wrapped(*args, **kwargs)
+
     def reset_prefix_cache(
         self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any
     ) -> Any:
@@ -243,3 +266,7 @@ def _booking(
 
 def _request(request: Any, *_args: Any, **_kwargs: Any) -> Any:
     return request
+
+
+def _session(session: Any, *_args: Any, **_kwargs: Any) -> Any:
+    return session

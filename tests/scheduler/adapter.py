@@ -9,25 +9,26 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import fields
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import CachedRequestData
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from tests.scheduler.experiment import Setup
+from tests.scheduler.experiment import BLOCK_SIZE, Setup
 from tests.scheduler.oracle import RequestPlan
 
-BLOCK_SIZE = 4
 MAX_MODEL_LENGTH = 1024
 HASH_ALGORITHM = "sha256"
 
@@ -37,10 +38,19 @@ COUNTERS = ("num_output_placeholders", "num_in_flight_tokens", "num_stale_output
 """Counters of a request for frames in flight. The later ones do not exist in every release."""
 
 
+ROWS_ARE_ARRAYS = "ndarray" in str(ModelRunnerOutput.__annotations__["sampled_token_ids"])
+"""In 0.11.2 a worker returns arrays, in every other release lists."""
+
+
 def accepted(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
     """Those of `arguments` that `function` has parameters for in this release."""
-    names = inspect.signature(function).parameters
+    names = _parameters(function)
     return {name: value for name, value in arguments.items() if name in names}
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
 
 
 def make_scheduler(setup: Setup) -> Scheduler:
@@ -88,7 +98,7 @@ def make_request(plan: RequestPlan, setup: Setup) -> Request:
     )
     hasher = None
     if setup.prefix_caching:
-        hash_function = get_hash_fn_by_name(HASH_ALGORITHM)
+        hash_function = _hash_function()
         init_none_hash(hash_function)
         hasher = get_request_block_hasher(BLOCK_SIZE, hash_function)
     return Request(
@@ -116,7 +126,7 @@ def make_output(
     return ModelRunnerOutput(
         req_ids=request_ids,
         req_id_to_index={request_id: row for row, request_id in enumerate(request_ids)},
-        sampled_token_ids=rows,
+        sampled_token_ids=[np.array(row, dtype=int) for row in rows] if ROWS_ARE_ARRAYS else rows,
         prompt_logprobs_dict=tensors,
         **accepted(
             ModelRunnerOutput.__init__,
@@ -147,9 +157,65 @@ def counters_of(request: Request) -> dict[str, int]:
     return {name: getattr(request, name) for name in COUNTERS if hasattr(request, name)}
 
 
+def preemptions_of(request: Request) -> int:
+    """How often a request was preempted; up to 0.11.0 nobody counts."""
+    return getattr(request, "num_preemptions", 0)
+
+
 def free_blocks(scheduler: Scheduler) -> int:
     """How many KV blocks are free."""
     return scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+
+def supports_sessions() -> bool:
+    """Whether this release has resumable requests."""
+    return "resumable" in inspect.signature(Request.__init__).parameters
+
+
+def recovers_preempted() -> bool:
+    """Whether a resumed request's outputs reach the worker: up to 0.11.0 its runner lost them."""
+    return "all_token_ids" in {f.name for f in fields(CachedRequestData)}
+
+
+def has_model_runner_v2() -> bool:
+    """Whether schedulers of this release can plan frames for model runner V2."""
+    return "use_v2_model_runner" in inspect.getsource(Scheduler.schedule)
+
+
+def staggers_decodes() -> bool:
+    """Whether model runner V2 decodes a request only in every n-th of `n` stages' frames."""
+    return "next_decode_eligible_step" in inspect.getsource(Scheduler.schedule)
+
+
+def drops_stale_frames() -> bool:
+    """Whether vLLM itself drops the frames in flight of a request whose KV was reset."""
+    return "drop_stale_output" in inspect.getsource(Scheduler.reset_prefix_cache)
+
+
+def default_depths() -> tuple[int, ...]:
+    """Sizes of the batch queue that are worth a run: before 0.12 async scheduling had only 2."""
+    return (2, 3) if hasattr(Scheduler, "_preempt_request") else (2,)
+
+
+def pipeline_stages(depth: int, model_runner_v2: bool) -> int:
+    """The pipeline parallel size with which the engine's batch queue holds `depth` frames.
+
+    Where async scheduling adds a frame to those of the stages, V2 needs one stage less.
+    """
+    if depth <= 2:
+        return 1
+    adds_a_frame = hasattr(VllmConfig, "max_concurrent_batches") and model_runner_v2
+    return depth - 1 if adds_a_frame else depth
+
+
+def _hash_function() -> Callable[[Any], bytes]:
+    try:
+        from vllm.utils.hashing import get_hash_fn_by_name
+    except ModuleNotFoundError:
+        # Up to 0.11.0.
+        from vllm.utils import get_hash_fn_by_name
+    function: Callable[[Any], bytes] = get_hash_fn_by_name(HASH_ALGORITHM)
+    return function
 
 
 def _logprobs(label: int) -> LogprobsTensors:
@@ -178,6 +244,8 @@ def _vllm_config(setup: Setup) -> VllmConfig:
     config.scheduler_config.async_scheduling = setup.asynchronous
     config.scheduler_config.enable_chunked_prefill = True
     config.scheduler_config.max_num_batched_tokens = setup.token_budget
+    config.scheduler_config.policy = setup.policy
+    config.parallel_config.pipeline_parallel_size = setup.pipeline_stages
     config.cache_config.enable_prefix_caching = setup.prefix_caching
     config.model_config = _text_model()
     if setup.draft_tokens:

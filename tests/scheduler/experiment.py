@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.scheduler.pipeline import Pipeline
 
+BLOCK_SIZE = 4
+"""Tokens in a KV block."""
+
 EARLY_LOGPROBS = 1
 """Label of prompt logprobs returned with an unfinished prefill chunk, where they do not belong."""
 
@@ -72,6 +75,7 @@ class Setup:
     next is scheduled. `token_budget` is the largest frame, in tokens. `draft_tokens` is the number
     of drafts per decode (0: no speculative decoding). `kv_blocks` includes vLLM's null block.
     `model_runner_v2` chooses the worker that frames are meant for: it gets resumed requests as new.
+    `policy` is vLLM's scheduling policy; `pipeline_stages` is its pipeline parallel size.
     """
 
     asynchronous: bool = True
@@ -82,6 +86,8 @@ class Setup:
     draft_tokens: int = 0
     kv_blocks: int = 400
     model_runner_v2: bool = False
+    policy: str = "fcfs"
+    pipeline_stages: int = 1
 
 
 @dataclass(frozen=True)

@@ -73,10 +73,13 @@ class ClampRules(Rules):
         """
         if not request.resumable or not self.guard.answers(SESSION_BORDER):
             return
-        in_flight = ledger.blank(Refusal(SESSION_BORDER, request, self.guard))
-        if not in_flight or self.guard.observes:
+        ledger.blank(Refusal(SESSION_BORDER, request, self.guard))
+        if self.guard.observes:
             return
-        request.num_computed_tokens -= max(request.num_output_placeholders, 0)
+        # Not less by its placeholders: accepted drafts behind the stop have some too, and have
+        # none in a synchronous scheduler. The last token has been sampled, not computed.
+        known = request.num_tokens - 1
+        request.num_computed_tokens = min(request.num_computed_tokens, known)
         request.num_output_placeholders = 0
         request.spec_token_ids = []
 

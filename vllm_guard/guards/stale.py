@@ -13,9 +13,11 @@ home, so nothing is tagged, zeroed or delivered again:
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any
 
-from vllm_guard.guard import Definition
+from vllm_guard.guard import Definition, Guard
 from vllm_guard.ledger import Ledger, Refusal
 from vllm_guard.pipeline import LEDGER_TARGETS, PIPELINE, SCHEDULER, Rules
 from vllm_guard.probes.preemption import probe
@@ -76,6 +78,14 @@ class StaleRules(Rules):
                 enqueue = getattr(scheduler, "_enqueue_waiting_request", None)
                 (enqueue or scheduler.waiting.add_request)(request)
 
+    def next_segment(
+        self, scheduler: Any, ledger: Ledger, session: Any
+    ) -> AbstractContextManager[None] | None:
+        """Let a session that stopped while preempted keep its tokens."""
+        if not self.guard.answers(NO_QUEUE) or self.guard.observes:
+            return None
+        return _KeepsTokens(session, self.guard)
+
     def finishing(self, scheduler: Any, ledger: Ledger, request: Any) -> None:
         """Take a request that ends while preempted out of the queue that vLLM overlooks.
 
@@ -103,6 +113,36 @@ class StaleRules(Rules):
             describe(request, event),
             "`vllm-guard explain stale` says more.",
         )
+
+
+class _KeepsTokens:
+    """Inside the ``with`` block the session looks as if its known tokens were computed.
+
+    Up to 0.32 the next segment cuts it down to what is computed: to nothing, where it stopped
+    while it was preempted. The last token was sampled and not computed; vLLM drops it.
+
+    Args:
+        session: The vLLM request.
+        guard: How to fail.
+    """
+
+    def __init__(self, session: Any, guard: Guard) -> None:
+        self._session = session
+        self._guard = guard
+        self._computed = session.num_computed_tokens
+
+    def __enter__(self) -> None:
+        with self._guard.failing_open:
+            known = self._session.num_tokens - 1
+            self._session.num_computed_tokens = max(self._computed, known)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._session.num_computed_tokens = self._computed
 
 
 def _must_deliver_kv(scheduler: Any) -> bool:
@@ -135,6 +175,12 @@ DEFINITION = Definition(
             SCHEDULER,
             "Scheduler._handle_stopped_request",
             ("self", "request"),
+            faults=(NO_QUEUE,),
+        ),
+        Target(
+            SCHEDULER,
+            "Scheduler._update_request_as_session",
+            ("self", "session", "update"),
             faults=(NO_QUEUE,),
         ),
     ),

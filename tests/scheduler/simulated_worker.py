@@ -1,0 +1,80 @@
+"""The simulator's worker: a runner's view of the requests, a device, and the frames in flight.
+
+Frames are computed in the order of scheduling and answered in the same order, with the tokens of
+the positions that each frame really computed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.scheduler.adapter import make_output
+from tests.scheduler.device import Device, Work
+from tests.scheduler.experiment import EARLY_LOGPROBS, FINAL_LOGPROBS
+from tests.scheduler.oracle import BOGUS_TOKEN
+from tests.scheduler.views import View
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known of one frame when it has been computed: the rows to be returned."""
+
+    rows: dict[str, list[int]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, int] = field(default_factory=dict)
+
+
+class SimulatedWorker:
+    """Computes frames on `device` as `view` understands them.
+
+    `bogus_share` of the rows of unfinished prefills get a token that must not be delivered; `seed`
+    says which.
+    """
+
+    def __init__(self, view: View, device: Device, bogus_share: float, seed: int) -> None:
+        self.view = view
+        self.device = device
+        self.bogus_share = bogus_share
+        self.bogus_rows = 0
+        self._random = random.Random(seed)
+        self._in_flight: deque[Answer] = deque()
+
+    def compute(self, output: Any) -> None:
+        """Take a frame in and compute it."""
+        self.view.take_in(output)
+        drafts = output.scheduled_spec_decode_tokens
+        answer = Answer()
+        for request_id, scheduled in output.num_scheduled_tokens.items():
+            work = self.view.work(request_id, scheduled, len(drafts.get(request_id, ())))
+            tokens = self.device.run(work)
+            self.view.sampled(work, tokens)
+            answer.rows[request_id] = tokens or self._invented(work)
+            label = self._logprobs(work, bool(answer.rows[request_id]))
+            if label is not None:
+                answer.prompt_logprobs[request_id] = label
+        self.view.end_frame()
+        self._in_flight.append(answer)
+
+    def answer(self) -> Any:
+        """Return the oldest frame in flight as a ModelRunnerOutput."""
+        answer = self._in_flight.popleft()
+        return make_output([*answer.rows], [*answer.rows.values()], answer.prompt_logprobs)
+
+    def _invented(self, work: Work) -> list[int]:
+        if work.finishes_prefill or self._random.random() >= self.bogus_share:
+            return []
+        self.bogus_rows += 1
+        return [BOGUS_TOKEN]
+
+    def _logprobs(self, work: Work, delivers: bool) -> int | None:
+        """The label of the prompt logprobs that ride on a row: they end with the prompt."""
+        known = self.view.requests[work.request_id]
+        if not known.wants_prompt_logprobs:
+            return None
+        if work.certain_end >= known.prompt_length:
+            known.wants_prompt_logprobs = False
+            return FINAL_LOGPROBS
+        # A worker that takes a chunk for the last one sends what it has with the bogus token.
+        return EARLY_LOGPROBS if delivers else None
