@@ -192,9 +192,14 @@ def drops_stale_frames() -> bool:
     return "drop_stale_output" in inspect.getsource(Scheduler.reset_prefix_cache)
 
 
+def can_guard_preemption() -> bool:
+    """Whether there is a method to hook in when a request is preempted: from 0.12 on."""
+    return hasattr(Scheduler, "_preempt_request")
+
+
 def default_depths() -> tuple[int, ...]:
     """Sizes of the batch queue that are worth a run: before 0.12 async scheduling had only 2."""
-    return (2, 3) if hasattr(Scheduler, "_preempt_request") else (2,)
+    return (2, 3) if can_guard_preemption() else (2,)
 
 
 def pipeline_stages(depth: int, model_runner_v2: bool) -> int:

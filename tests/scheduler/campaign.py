@@ -8,8 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import vllm_guard
-from tests.scheduler.adapter import pipeline_stages, recovers_preempted, supports_sessions
-from tests.scheduler.families import WITH_SESSIONS, WITHOUT_PREEMPTION, make_workload
+from tests.scheduler.adapter import (
+    can_guard_preemption,
+    pipeline_stages,
+    recovers_preempted,
+    supports_sessions,
+)
+from tests.scheduler.families import (
+    PREEMPTING_WITH_DRAFTS,
+    WITH_SESSIONS,
+    WITHOUT_PREEMPTION,
+    make_workload,
+)
 from tests.scheduler.guarding import guarded
 from tests.scheduler.simulator import Run, simulate
 from tests.scheduler.verdicts import LOST_LOGPROBS, Verdict, judge
@@ -107,6 +117,8 @@ def run_family(family: str, pipeline: PipelineShape, seeds: Sequence[int]) -> Ta
 def applies(family: str) -> bool:
     """Whether the imported release can run `family` at all."""
     if family in WITH_SESSIONS and not supports_sessions():
+        return False
+    if family in PREEMPTING_WITH_DRAFTS and not can_guard_preemption():
         return False
     return family in WITHOUT_PREEMPTION or recovers_preempted()
 

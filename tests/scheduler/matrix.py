@@ -33,10 +33,13 @@ PRESSURE = ("kv-pressure", "priority", "spec-pressure")
 
 ONE_FRAME = "v1-depth2"
 
+SCATTER = 1.05
+"""One preemption more on one seed is one less on another; so much more than unguarded may be."""
+
 TOLERANCE = 1.15
-"""Few seeds scatter. And from 0.27 to 0.30 a request that waits for its frames is the first in line
-again, and one too large to fit keeps smaller ones from coming in and out: with drafts 3 % fewer
-preemptions over 500 seeds, without none; 0.31 gave that up."""
+"""The same against the reference. From 0.27 to 0.30 a request that has waited for its frames is the
+first in line, and one too large to fit keeps smaller ones from coming in and out: with drafts 3 %
+fewer preemptions over 500 seeds, without none; 0.31 gave that up."""
 
 TIMEOUT_SECONDS = 4 * 3600
 
@@ -148,7 +151,7 @@ def _more_preemptions(
             yield f"{place}: {after} preemptions, {before} unguarded"
         return
     allowed, counted = _preemptions(result, reference, family, name)
-    if after > before and counted > allowed * TOLERANCE:
+    if after > before * SCATTER and counted > allowed * TOLERANCE:
         yield (
             f"{place}: {after} preemptions, {before} unguarded; in all {counted}, of which"
             f" {allowed:.0f} are allowed by {REFERENCE}"

@@ -11,7 +11,12 @@ from tests.releases.isolated import INSTALLED, run_isolated
 from tests.scheduler.matrix import PRESSURE, REFERENCE, violations
 
 SEEDS = 20
+MANY = 100
 TIMEOUT_SECONDS = 900
+
+PREEMPTING = (*PRESSURE, "reset", "spec-reset")
+REFUSING = ("faults", "aborts", "sessions", "spec-sessions")
+GROUPS = (PREEMPTING, REFUSING)
 
 
 @cache
@@ -25,10 +30,13 @@ def simulated(release: str, *options: str) -> Any:
     return module_result(release, "simulate", *options)
 
 
-def tally(release: str, family: str, pipeline: str, guards: str = "none", seeds: int = 100) -> Any:
-    view, _, depth = pipeline.partition("-depth")
-    options = f"--seeds {seeds} --family {family} --depth {depth} --view {view} --guards {guards}"
-    result = simulated(release, *options.split())
+def tally(
+    release: str, family: str, pipeline: str, guards: str = "none", seeds: int = SEEDS
+) -> Any:
+    """The counts of one family on one pipeline; a group of families shares a subprocess."""
+    group = next((group for group in GROUPS if family in group), (family,))
+    words = [word for name in group for word in ("--family", name)]
+    result = simulated(release, "--seeds", str(seeds), "--guards", guards, *words)
     return result["arms"][guards]["families"][family][pipeline]
 
 
@@ -49,23 +57,23 @@ def test_guarded_runs_are_exact_and_leave_no_mark(release: str, reference: Any) 
 
 @pytest.mark.releases
 @pytest.mark.parametrize("pipeline", ["v1-depth3", "v2-depth3"])
-@pytest.mark.parametrize("family", [*PRESSURE, "reset", "spec-reset"])
+@pytest.mark.parametrize("family", PREEMPTING)
 def test_stale_alone_is_enough_for_preemption_and_reset(family: str, pipeline: str) -> None:
-    assert not tally("0.20.0", family, pipeline, "stale", SEEDS).get("failed")
+    assert not tally("0.20.0", family, pipeline, "stale").get("failed")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pipeline", ["v1-depth2", "v2-depth3"])
-@pytest.mark.parametrize("family", ["faults", "aborts", "sessions", "spec-sessions"])
+@pytest.mark.parametrize("family", REFUSING)
 def test_clamp_alone_is_enough_for_rows_that_may_not_deliver(family: str, pipeline: str) -> None:
-    assert not tally(INSTALLED, family, pipeline, "clamp", SEEDS).get("failed")
+    assert not tally(INSTALLED, family, pipeline, "clamp").get("failed")
 
 
 @pytest.mark.releases
 def test_unguarded_it_fails_under_pressure_as_measured_on_real_engines() -> None:
     """About half before 0.23, few per cent up to 0.26, none with one frame in flight."""
     failed = {
-        release: tally(release, "kv-pressure", "v2-depth3")
+        release: tally(release, "kv-pressure", "v2-depth3", seeds=MANY)
         for release in ("0.20.0", "0.23.0", "0.26.0")
     }
     assert 25 <= failed["0.20.0"]["failed"] <= 75
@@ -73,28 +81,28 @@ def test_unguarded_it_fails_under_pressure_as_measured_on_real_engines() -> None
     for release in ("0.23.0", "0.26.0"):
         assert 2 <= failed[release]["failed"] <= 15
     for release in failed:
-        assert not tally(release, "kv-pressure", "v1-depth2").get("failed")
+        assert not tally(release, "kv-pressure", "v1-depth2", seeds=MANY).get("failed")
 
 
 @pytest.mark.releases
 def test_unguarded_a_reset_with_drafts_loses_tokens_in_silence_in_026() -> None:
-    found = tally("0.26.0", "spec-reset", "v1-depth2")
+    found = tally("0.26.0", "spec-reset", "v1-depth2", seeds=MANY)
     assert found["kinds"]["wrong"] > 25
     assert found["kinds"].get("crash", 0) < 5
 
 
 @pytest.mark.releases
-@pytest.mark.parametrize("family", [*PRESSURE, "reset", "spec-reset"])
+@pytest.mark.parametrize("family", PREEMPTING)
 @pytest.mark.parametrize("release", ["0.27.1", "0.29.0", "0.33.0"])
 def test_unguarded_newer_releases_survive_preemption_and_reset(release: str, family: str) -> None:
     for pipeline in ("v1-depth2", "v2-depth3"):
-        assert not tally(release, family, pipeline, seeds=SEEDS).get("failed")
+        assert not tally(release, family, pipeline).get("failed")
 
 
 @pytest.mark.releases
 def test_unguarded_sessions_go_wrong_up_to_030() -> None:
-    assert tally("0.30.0", "sessions", "v1-depth2", seeds=SEEDS)["failed"] == SEEDS
-    assert not tally("0.31.0", "sessions", "v1-depth2", seeds=SEEDS).get("failed")
+    assert tally("0.30.0", "sessions", "v1-depth2")["failed"] == SEEDS
+    assert not tally("0.31.0", "sessions", "v1-depth2").get("failed")
 
 
 @pytest.mark.slow

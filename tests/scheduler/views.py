@@ -180,8 +180,9 @@ class ViewV2(View):
         end = known.computed + scheduled
         tokens = known.tokens[known.computed : min(end, known.prefill_length)]
         tokens += [None] * (scheduled - len(tokens))
-        # Since 0.33 drafts may ride on the last token of a prompt, which stays as it is.
-        if end - drafts > known.prefill_length:
+        # In 0.33 drafts may ride on the last token of a prompt, which stays as it is.
+        decodes = end - drafts > known.prefill_length
+        if decodes:
             tokens[-1 - drafts] = known.last_sampled
         return Work(
             request_id=request_id,
@@ -191,6 +192,7 @@ class ViewV2(View):
             drafts=drafts,
             blocks=known.blocks,
             finishes_prefill=end >= known.prefill_length,
+            drafts_exist=decodes,
         )
 
     def sampled(self, work: Work, tokens: list[int]) -> None:
