@@ -12,7 +12,7 @@ from types import FrameType
 from demo.claims import Claim, claims
 from demo.report import INTRODUCTION, show_act, show_table
 from tests.engine.arms import FAULT_GUARDED, FAULT_UNGUARDED, HEALTHY_GUARDED, HEALTHY_UNGUARDED
-from tests.engine.experiment import run_arm
+from tests.engine.experiment import Experiment
 from tests.engine.model import make_model
 from tests.engine.outcome import Outcome
 from tests.engine.server import ServerFailed
@@ -31,12 +31,12 @@ def play(folder: Path) -> list[Claim]:
         All that was claimed.
     """
     print(INTRODUCTION, flush=True)
-    model = make_model(folder / "model")
+    experiment = Experiment(make_model(folder / "model"))
     outcomes: list[Outcome] = []
     all_claims: list[Claim] = []
     for number, arm in enumerate(ACTS, start=1):
         print(f"{number}. {arm.name}", flush=True)
-        outcome = run_arm(arm, model, folder / f"act-{number}")
+        outcome = experiment.run(arm, folder / f"act-{number}")
         outcomes.append(outcome)
         act_claims = list(claims(outcome, outcomes[0]))
         all_claims += act_claims

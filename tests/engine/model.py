@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 VOCABULARY = 1024
 HIDDEN = 128
 INTERMEDIATE = 256
-LAYERS = 2
+LAYERS = 3  # one for each stage of the longest pipeline
 HEADS = 4
 MAX_LENGTH = 1024
 

@@ -35,6 +35,7 @@ class Outcome:
         health: Status code of ``/health`` after the last round, or why there was none.
         exit_code: Of the API server, if it ended by itself.
         engine_processes: EngineCore before, between and after the rounds.
+        preemptions: How many the server counted, if it still told after the last round.
     """
 
     arm: Arm
@@ -44,6 +45,7 @@ class Outcome:
     health: str = ""
     exit_code: int | None = None
     engine_processes: list[EngineProcess | None] = field(default_factory=list)
+    preemptions: int | None = None
 
     @property
     def log_file(self) -> Path:

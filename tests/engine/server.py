@@ -6,9 +6,9 @@ import http.client
 import os
 import socket
 import subprocess
-import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,15 +38,26 @@ class Server:
     """A vLLM API server; a context manager that leaves no process behind.
 
     Args:
+        python: The interpreter of the environment whose vLLM is to serve.
         model: The model's folder.
         log: File for everything the server's processes print.
+        options: Command-line options on top of those that every server gets.
         environment: Variables on top of this process's own.
     """
 
-    def __init__(self, model: Path, log: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        python: Path,
+        model: Path,
+        log: Path,
+        options: Sequence[str],
+        environment: dict[str, str],
+    ) -> None:
         self.port = _free_port()
+        self._python = python
         self._model = model
         self._log = log
+        self._options = options
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -70,16 +81,27 @@ class Server:
 
     def health(self) -> str:
         """Return the status code of ``/health`` as text, or why there is none."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
-            connection.request("GET", "/health")
-            return str(connection.getresponse().status)
+            with self._get("/health") as response:
+                return str(response.status)
         except ConnectionRefusedError:
             return "refused"
         except (OSError, http.client.HTTPException) as error:
             return type(error).__name__
-        finally:
-            connection.close()
+
+    def counter(self, name: str) -> int | None:
+        """Return the sum of a counter over all engines, or None if the server does not tell.
+
+        Args:
+            name: In the metrics, without its ending ``_total``.
+        """
+        try:
+            with self._get("/metrics") as response:
+                lines = response.read().decode().splitlines()
+        except (OSError, http.client.HTTPException):
+            return None
+        values = [line.split()[-1] for line in lines if line.startswith(f"{name}_total{{")]
+        return int(sum(map(float, values))) if values else None
 
     def engine_core(self) -> EngineProcess | None:
         """Return the EngineCore process that is running now, if any."""
@@ -115,6 +137,15 @@ class Server:
         _kill(psutil.wait_procs(self._family(), timeout=CLEANING_SECONDS)[1])
         self._process.wait()
 
+    @contextmanager
+    def _get(self, path: str) -> Iterator[http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            yield connection.getresponse()
+        finally:
+            connection.close()
+
     def _start(self) -> None:
         arguments = {
             "--model": str(self._model),
@@ -129,9 +160,10 @@ class Server:
         }
         # Without prefix caching a prompt is computed in full, and in chunks, each time it is sent.
         switches = ["--enforce-eager", "--enable-chunked-prefill", "--no-enable-prefix-caching"]
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *switches]
+        command = [str(self._python), "-m", "vllm.entrypoints.openai.api_server", *switches]
         for name, value in arguments.items():
             command += [name, value]
+        command += self._options
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -158,6 +190,8 @@ class Server:
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
+            # Compiling the sampler takes longer than all that is asked of the server.
+            "TORCHDYNAMO_DISABLE": "1",
             "NO_COLOR": "1",
             **self._environment,
         }

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tools.cache import Lock
+from tools.engines import ENGINES
 from tools.interpreters import interpreter_folder
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -51,6 +52,13 @@ def test_a_python_that_is_too_old_is_one_line() -> None:
         assert finished.returncode == 2
         assert "Python 3.10 or newer is needed" in finished.stderr
         assert finished.stderr.count("\n") == 1
+
+
+def test_an_engine_that_is_not_in_the_table_is_one_line() -> None:
+    finished = run_environment("--engine", "0.1.0")
+    assert finished.returncode == 2
+    assert finished.stderr == f"error: --engine needs one of {', '.join(ENGINES)}, not 0.1.0\n"
+    assert finished.stdout == ""
 
 
 def test_an_installation_that_fails_shows_the_end_of_its_output(tmp_path: Path) -> None:

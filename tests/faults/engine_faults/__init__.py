@@ -30,6 +30,7 @@ def register() -> None:
     """Arm what the environment asks for; no vLLM module is imported here."""
     if os.environ.get("FAULTS_ASYNC_SCHEDULING") == "1":
         wrapt.when_imported("vllm.platforms.cpu")(_allow_async_scheduling)
+        wrapt.when_imported("vllm.v1.worker.cpu_model_runner")(_complete_stream)
 
     folder = os.environ.get("FAULTS_RECORD_DIR")
     if folder is None:
@@ -57,3 +58,20 @@ def _allow_async_scheduling(module: Any) -> None:
         config.scheduler_config.async_scheduling = True
 
     wrapt.wrap_function_wrapper(module, "CpuPlatform.check_and_update_config", switched_on)
+
+
+def _complete_stream(module: Any) -> None:
+    """Give the stand-in for a CUDA stream in `module` the method that asynchronous runs call.
+
+    Up to 0.24 it lacks that: on a CPU nobody calls it there.
+    """
+
+    def completed(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        wrapped(*args, **kwargs)
+        stream = instance.async_output_copy_stream
+        if not hasattr(stream, "wait_stream"):
+            stream.wait_stream = lambda other: None
+
+    wrapt.wrap_function_wrapper(module, "CPUModelRunner.__init__", completed)
