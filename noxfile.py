@@ -32,6 +32,16 @@ folders = [str(folder) for version in VERSIONS if (folder := interpreter_folder(
 os.environ["PATH"] = os.pathsep.join([*folders, os.environ["PATH"]])
 
 
+nox.options.sessions = ["unit"]
+
+
+@nox.session(python=False)
+def matrix(session: nox.Session) -> None:
+    """Hold the guards to the exact token on every release; takes hours."""
+    arguments = session.posargs or ["--seeds", "200", "--releases", "all"]
+    session.run(sys.executable, "-m", "tests.scheduler.matrix", *arguments)
+
+
 @nox.session(python=VERSIONS)
 def unit(session: nox.Session) -> None:
     """Run tests/unit where there is neither vLLM nor torch."""
