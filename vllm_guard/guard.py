@@ -15,6 +15,10 @@ MAX_INTERNAL_ERRORS = 5
 """So many errors of our own, and a guard disarms itself."""
 
 
+# Asked several times a step: looking a member up in its enum costs as much as all the rest.
+_ACTIVE = (State.APPLIED, State.OBSERVING)
+
+
 class Definition(NamedTuple):
     """What a guard's module declares.
 
@@ -77,7 +81,7 @@ class Guard:
     @property
     def active(self) -> bool:
         """Whether the wrappers do anything: false makes each of them call straight through."""
-        return self.state in (State.APPLIED, State.OBSERVING)
+        return self.state in _ACTIVE
 
     @property
     def observes(self) -> bool:
