@@ -148,6 +148,20 @@ def faults(rng: random.Random) -> Workload:
     return Workload(setup, tuple(builder.clients), frozenset(), share, _early_returns(rng))
 
 
+def structured_output(rng: random.Random) -> Workload:
+    """Requests with a grammar beside plain ones: preempted, reset, aborted, and lied to."""
+    builder = Builder(rng)
+    builder.add(rng.randint(2, 4), (3, 40), (4, 20), latest=10, structured=True)
+    builder.add(rng.randint(1, 3), (3, 22), (4, 20), latest=10)
+    if rng.random() < 0.3:
+        builder.abort_some(0.3)
+    blocks = rng.choice((400, builder.tight_cache(0, (0, 8))))
+    setup = _setup(rng, token_budget=rng.choice((9, 16)), kv_blocks=blocks)
+    resets = frozenset(rng.randint(2, 30) for _ in range(rng.choice((0, 0, 2))))
+    share = rng.choice((0.0, 0.3))
+    return Workload(setup, tuple(builder.clients), resets, share, _early_returns(rng))
+
+
 def mixture(rng: random.Random) -> Workload:
     """Everything at once, except sessions with drafts and what only one family is for."""
     builder = Builder(rng)
@@ -190,6 +204,7 @@ FAMILIES: dict[str, Callable[[random.Random], Workload]] = {
         spec_sessions,
         session_pressure,
         faults,
+        structured_output,
         mixture,
     )
 }

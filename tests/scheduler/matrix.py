@@ -1,7 +1,7 @@
 """Run the simulator on every release and print release x family: unguarded / guarded / preemptions.
 
 `python -m tests.scheduler.matrix --seeds 200 --releases all [--save FILE]`; exits with 1 if a check
-of the acceptance fails.
+of the acceptance fails. With `--save` a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -158,26 +158,43 @@ def _more_preemptions(
         )
 
 
+def _saved(file: Path | None, seeds: int, families: list[str]) -> dict[str, Result]:
+    """What an earlier run with the same seeds and families has left in `file`."""
+    if file is None or not file.exists():
+        return {}
+    kept = json.loads(file.read_text())
+    if (kept["seeds"], kept["families"]) != (seeds, families):
+        sys.exit(f"{file} holds other seeds or families: remove it, or name another file")
+    results: dict[str, Result] = kept["results"]
+    return results
+
+
 def main() -> None:
     """Run, print, and exit with 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--releases", default="all", help="all, or a list with commas")
     parser.add_argument("--family", action="append", choices=FAMILIES, help="default: all")
-    parser.add_argument("--save", type=Path, help="write all counts to this file")
+    parser.add_argument(
+        "--save", type=Path, help="keep all counts in this file; releases in it are not run again"
+    )
     options = parser.parse_args()
     families = options.family or list(FAMILIES)
     releases = RELEASES if options.releases == "all" else options.releases.split(",")
-    results: dict[str, Result] = {}
+    results = _saved(options.save, options.seeds, families)
     problems = []
     for release in releases:
+        if release in results:
+            continue
         print(f"vLLM {release} ...", file=sys.stderr, flush=True)
         try:
             results[release] = run_release(release, options.seeds, families, ["none", "both"])
         except SubprocessFailed as error:
             problems.append(str(error))
-    if options.save:
-        options.save.write_text(json.dumps(results))
+        if options.save:
+            kept = {"seeds": options.seeds, "families": families, "results": results}
+            options.save.write_text(json.dumps(kept))
+    results = {release: results[release] for release in releases if release in results}
     print("\n".join(table(results, families)))
     for release, result in results.items():
         problems += violations(release, result, results.get(REFERENCE))

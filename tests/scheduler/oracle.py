@@ -19,7 +19,7 @@ class RequestPlan:
     `max_tokens` are in tokens. `arrives_at` is the engine step before which it is added.
     `stops_after` makes its n-th output token a stop token. `shared_prefix` is how many of its
     first prompt tokens it has in common with every other request. `request_id` is the name unless
-    given.
+    given. `structured` gives it a grammar that allows its expected tokens only.
     """
 
     key: int
@@ -30,6 +30,7 @@ class RequestPlan:
     stops_after: int | None = None
     shared_prefix: int = 0
     prompt_logprobs: bool = False
+    structured: bool = False
     request_id: str = field(default="")
 
     def __post_init__(self) -> None:

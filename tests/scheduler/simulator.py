@@ -97,6 +97,7 @@ class Simulation:
         self._frames: deque[Any] = deque()
         self._live: dict[str, Conversation] = {}
         self._requests: list[Request] = []
+        self._grammars: list[tuple[Conversation, Any]] = []
         self._random = random.Random(seed)
         self._step_number = 0
         self._idle_steps = 0
@@ -161,7 +162,9 @@ class Simulation:
         segment = talk.client.segments[talk.sent]
         self._live[talk.client.request_id] = talk
         talk.sent += 1
-        self._add(talk.client, segment.plan, resumable=talk.client.resumable)
+        request = self._add(talk.client, segment.plan, resumable=talk.client.resumable)
+        if request.use_structured_output:
+            self._grammars.append((talk, request.structured_output_request.grammar))
         talk.closed = not talk.client.resumable
         if self._comes_early(talk):
             self._plan_next(talk)
@@ -182,7 +185,7 @@ class Simulation:
         if talk.client.request_id in self.scheduler.requests:
             self._add(talk.client, talk.client.segments[-1].plan, resumable=False)
 
-    def _add(self, client: Client, plan: Any, resumable: bool) -> None:
+    def _add(self, client: Client, plan: Any, resumable: bool) -> Request:
         request = make_request(plan, self.setup)
         request.priority = client.priority
         # The clock must not decide who is preempted.
@@ -191,6 +194,7 @@ class Simulation:
         if client.request_id not in self.scheduler.requests:
             self._requests.append(request)
         self.scheduler.add_request(request)
+        return request
 
     def _abort(self, talk: Conversation) -> None:
         talk.aborted = True
@@ -246,7 +250,18 @@ class Simulation:
         if not record.crash and not record.stalled:
             record.leaked_blocks = blocks_before - free_blocks(self.scheduler)
             self.invariants.at_end()
+            self._check_grammars()
         record.problems = self.invariants.problems
+
+    def _check_grammars(self) -> None:
+        """A grammar must have seen what its client got, or it masks the wrong tokens."""
+        for talk, grammar in self._grammars:
+            delivered = sum(len(tokens) for tokens, _ in talk.answers) + len(talk.tokens)
+            if grammar.refused or grammar.accepted != delivered:
+                self.invariants.problems.append(
+                    f"{talk.client.name}: grammar saw {grammar.accepted} of {delivered} tokens,"
+                    f" refused {grammar.refused}"
+                )
 
 
 def simulate(workload: Workload, seed: int, **setup: Any) -> Run:
