@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import ModuleType, TracebackType
 from typing import Any, NamedTuple
 
 from vllm_guard.counters import Counters
+from vllm_guard.definition import Definition
 from vllm_guard.log import logger
+from vllm_guard.settings import Settings
 from vllm_guard.states import Finding, Mode, State, Verdict, worst
-from vllm_guard.targets import Patch, Target, Wrapper, exists, judge
+from vllm_guard.targets import Patch, Target, exists
 
 MAX_INTERNAL_ERRORS = 5
 """So many errors of our own, and a guard disarms itself."""
 
-
-# Asked several times a step: looking a member up in its enum costs as much as all the rest.
-_ACTIVE = (State.APPLIED, State.OBSERVING)
-
-
-class Definition(NamedTuple):
-    """What a guard's module declares.
-
-    Args:
-        name: As in ``VLLMGUARD_<NAME>``.
-        faults: Names of the faults it answers to.
-        targets: The functions it wraps.
-        probe: Looks at an imported module of the targets and returns a finding for each fault.
-        wrappers: Makes the wrappers for one `Guard`, by target path.
-    """
-
-    name: str
-    faults: tuple[str, ...]
-    targets: tuple[Target, ...]
-    probe: Callable[[ModuleType], Mapping[str, Finding]]
-    wrappers: Callable[[Guard], Mapping[str, Wrapper]]
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The modules of the targets, each once, in order."""
-        return tuple(dict.fromkeys(target.module for target in self.targets))
+# A guard's own state is the first of these that one of its modules is in.
+_PRECEDENCE = (State.FAILED, State.APPLIED, State.OBSERVING, State.RETIRED, State.SKIPPED)
 
 
 class InternalError(NamedTuple):
@@ -54,50 +33,92 @@ class InternalError(NamedTuple):
     error: Exception
 
 
+@dataclass
+class InModule:
+    """What a guard found and did in one module.
+
+    Args:
+        findings: By fault.
+        state: ``applied``, ``observing``, ``retired``, ``skipped`` or ``failed``.
+        detail: What the state rests on.
+        patches: What was wrapped.
+    """
+
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    state: State = State.SKIPPED
+    detail: str = ""
+    patches: list[Patch] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the faults that show in the module."""
+        return worst(finding.verdict for finding in self.findings.values())
+
+
 class Guard:
     """The life of one guard between `register` and `unpatch`.
 
     Args:
         definition: What it is.
-        mode: What the user asked of it.
+        settings: What the user asked for.
         internal_errors: Where swallowed errors are remembered; tests raise them again.
     """
 
     def __init__(
-        self, definition: Definition, mode: Mode, internal_errors: list[InternalError]
+        self, definition: Definition, settings: Settings, internal_errors: list[InternalError]
     ) -> None:
         self.definition = definition
         self.name = definition.name
-        self.mode = mode
-        self.state = State.OFF if mode is Mode.OFF else State.ARMED
+        self.settings = settings
+        self.mode = settings.mode(definition.name)
+        self.in_module: dict[str, InModule] = {}
         self.findings: dict[str, Finding] = {}
-        self.detail = ""
+        """For each fault that was looked at, the worst that any module shows."""
         self.counters = Counters(definition.name)
         self.error_count = 0
         self.failing_open = _FailingOpen(self)
-        self._patches: list[Patch] = []
-        self._internal_errors = internal_errors
-
-    @property
-    def active(self) -> bool:
+        self.active = False
         """Whether the wrappers do anything: false makes each of them call straight through."""
-        return self.state in _ACTIVE
+        self._overall = State.OFF if self.mode is Mode.OFF else None
+        self._disarmed_by = ""
+        self._internal_errors = internal_errors
 
     @property
     def observes(self) -> bool:
         """Whether the guard only counts."""
         return self.mode is Mode.OBSERVE
 
-    def answers(self, fault: str) -> bool:
-        """Whether the guard acts on this fault: what is fixed is left alone unless forced."""
-        return self.findings[fault].verdict is Verdict.NEEDED or self.mode is Mode.FORCE
+    @property
+    def state(self) -> State:
+        """The state of the guard as a whole."""
+        if self._overall is not None:
+            return self._overall
+        states = {found.state for found in self.in_module.values()}
+        return next((state for state in _PRECEDENCE if state in states), State.ARMED)
+
+    @property
+    def detail(self) -> str:
+        """What the state rests on, of all modules that were looked at."""
+        details = [found.detail for found in self.in_module.values()]
+        return self._disarmed_by or "; ".join(dict.fromkeys(filter(None, details)))
 
     @property
     def verdict(self) -> Verdict | None:
-        """The worst verdict of its faults; None before the module was looked at."""
-        if not self.findings:
+        """The worst verdict of its faults; None before any module was looked at."""
+        if not self.in_module:
             return None
         return worst(finding.verdict for finding in self.findings.values())
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """The modules that it waits for."""
+        if self._overall is not None:
+            return ()
+        return tuple(name for name in self.definition.modules if name not in self.in_module)
+
+    def answers(self, fault: str) -> bool:
+        """Whether the guard acts on this fault: what is fixed is left alone unless forced."""
+        return self.findings[fault].verdict is Verdict.NEEDED or self.mode is Mode.FORCE
 
     def consider(self, module: ModuleType) -> None:
         """Look at an imported module and wrap its targets: all that are needed, or none.
@@ -105,28 +126,35 @@ class Guard:
         Args:
             module: One of `Definition.modules`, fully imported.
         """
+        found = self.in_module[module.__name__] = InModule()
         try:
-            self._consider(module)
+            self._consider(module, found)
         except Exception as error:
-            self.state = State.FAILED
-            self.detail = f"looking at {module.__name__} failed: {error!r}"
+            found.state = State.FAILED
+            found.detail = f"looking at {module.__name__} failed: {error!r}"
             self.swallow(error)
 
-    def _consider(self, module: ModuleType) -> None:
-        targets = [t for t in self.definition.targets if t.module == module.__name__]
-        self.findings = self._examine(targets, module)
-        verdict = self.verdict
-        self.detail = "; ".join(dict.fromkeys(f.evidence for f in self.findings.values()))
-        if verdict is Verdict.ABSENT:
-            self.state = State.SKIPPED
-        elif verdict is Verdict.NEEDED or self.mode is Mode.FORCE:
-            self._wrap([t for t in targets if exists(t, module) and self._is_needed(t)], module)
+    def _consider(self, module: ModuleType, found: InModule) -> None:
+        found.findings = self.definition.examine(module)
+        self._merge(found.findings)
+        found.detail = "; ".join(dict.fromkeys(f.evidence for f in found.findings.values()))
+        if found.verdict is Verdict.ABSENT:
+            found.state = State.SKIPPED
+        elif found.verdict is Verdict.NEEDED or self.mode is Mode.FORCE:
+            self._wrap(module, found)
         else:
-            self.state = State.RETIRED if verdict is Verdict.FIXED else State.SKIPPED
+            found.state = State.RETIRED if found.verdict is Verdict.FIXED else State.SKIPPED
+
+    def _merge(self, findings: Mapping[str, Finding]) -> None:
+        for fault, finding in findings.items():
+            known = self.findings.get(fault, finding)
+            is_worse = worst((known.verdict, finding.verdict)) is not known.verdict
+            self.findings[fault] = finding if is_worse else known
 
     def unwrap(self) -> None:
         """Put the original objects back and switch the guard off."""
-        for patch in reversed(self._patches):
+        patches = [patch for found in self.in_module.values() for patch in found.patches]
+        for patch in reversed(patches):
             if not patch.undo():
                 logger.warning(
                     "vllm-guard %s: %s has been wrapped by somebody else since; our wrapper stays"
@@ -134,13 +162,42 @@ class Guard:
                     self.name,
                     patch.target.path,
                 )
-        self._patches.clear()
-        self.state = State.OFF
+        self.in_module.clear()
+        self.findings.clear()
+        self._switch(State.OFF)
 
-    def obstacles(self, cls: type) -> list[str]:
-        """Say what keeps this guard from acting on instances of ``cls``; empty if nothing."""
-        found = (patch.obstacle(cls) for patch in self._patches)
-        return [obstacle for obstacle in found if obstacle]
+    def idle_in(self, module: str) -> str:
+        """Say why the guard does nothing in a module though a fault is there, or may be.
+
+        Args:
+            module: Its name.
+
+        Returns:
+            State and reason; empty where the guard is in force or has nothing to do.
+        """
+        found = self.in_module.get(module)
+        if found is None or found.verdict is Verdict.ABSENT:
+            return ""
+        if self.state is State.DISARMED:
+            return f"{self.state}, {self.detail}"
+        if found.state in (State.SKIPPED, State.FAILED):
+            return f"{found.state}, {found.detail}"
+        return ""
+
+    def is_in_force(self, module: str) -> bool:
+        """Whether the guard has wrapped something in a module and acts."""
+        return self.active and bool(self.in_module[module].patches)
+
+    def obstacles(self, cls: type, module: str) -> list[str]:
+        """Say what keeps this guard from acting on instances of ``cls``; empty if nothing.
+
+        Args:
+            cls: A class that was derived from one in the module, or should have been.
+            module: Name of a module of the targets.
+        """
+        found = self.in_module.get(module, InModule())
+        obstacles = (patch.obstacle(cls) for patch in found.patches)
+        return [obstacle for obstacle in obstacles if obstacle]
 
     def swallow(self, error: Exception) -> None:
         """Count an error of our own, log the first, and disarm after too many.
@@ -159,21 +216,23 @@ class Guard:
                 exc_info=error,
             )
         if self.error_count == MAX_INTERNAL_ERRORS:
-            self.state = State.DISARMED
-            self.detail = f"{self.error_count} internal errors, the last: {error!r}"
-            logger.error("vllm-guard %s: disarmed after %s", self.name, self.detail)
+            self._switch(State.DISARMED)
+            self._disarmed_by = f"{self.error_count} internal errors, the last: {error!r}"
+            logger.error("vllm-guard %s: disarmed after %s", self.name, self._disarmed_by)
 
-    def as_dict(self, cls: type | None) -> dict[str, Any]:
+    def as_dict(self, checked: Mapping[str, type]) -> dict[str, Any]:
         """Return what `vllm_guard.status` shows of this guard.
 
         Args:
-            cls: The class of Scheduler that runs in this process; None if there is none yet.
+            checked: By module, the class that was built last in this process.
         """
+        places = {name: cls for name, cls in checked.items() if name in self.definition.modules}
+        obstacles = [o for name, cls in places.items() for o in self.obstacles(cls, name)]
         return {
             "mode": str(self.mode),
             "verdict": str(self.verdict) if self.verdict else None,
             "state": str(self.state),
-            "effective": None if cls is None else self.active and not self.obstacles(cls),
+            "effective": self.active and not obstacles if places else None,
             "detail": self.detail,
             "faults": {
                 fault: {"verdict": str(finding.verdict), "evidence": finding.evidence}
@@ -183,50 +242,32 @@ class Guard:
             "internal_errors": self.error_count,
         }
 
-    def _examine(self, targets: list[Target], module: ModuleType) -> dict[str, Finding]:
-        """Return a finding for each fault: what keeps a target of it from being wrapped, or else
-        what the probe says."""
-        refused: dict[str, Finding] = {}
-        for target in targets:
-            finding = judge(target, module)
-            if finding is None:
-                continue
-            for fault in target.faults or self.definition.faults:
-                # A target that somebody replaced tells more than one that is missing.
-                if fault not in refused or finding.verdict is not Verdict.ABSENT:
-                    refused[fault] = finding
-        probed: Mapping[str, Finding] = {}
-        if len(refused) < len(self.definition.faults):
-            try:
-                probed = self.definition.probe(module)
-            except Exception as error:
-                finding = Finding(Verdict.UNKNOWN, f"the probe failed: {error!r}")
-                probed = dict.fromkeys(self.definition.faults, finding)
-        return {fault: refused.get(fault) or probed[fault] for fault in self.definition.faults}
+    def _switch(self, state: State) -> None:
+        self._overall = state
+        self.active = False
 
-    def _is_needed(self, target: Target) -> bool:
-        verdicts = {
-            self.findings[fault].verdict for fault in target.faults or self.definition.faults
-        }
+    def _is_needed(self, target: Target, found: InModule) -> bool:
+        faults = self.definition.faults_of(target)
+        verdicts = {found.findings[fault].verdict for fault in faults}
         verdicts.discard(Verdict.ABSENT)
         return target.wrapped and bool(
             Verdict.NEEDED in verdicts or (self.mode is Mode.FORCE and verdicts)
         )
 
-    def _wrap(self, targets: list[Target], module: ModuleType) -> None:
-        applied: list[Patch] = []
+    def _wrap(self, module: ModuleType, found: InModule) -> None:
         try:
             wrappers = self.definition.wrappers(self)
-            for target in targets:
-                applied.append(Patch.shared(target, module, wrappers[target.path]))
+            for target in self.definition.targets_in(module.__name__):
+                if exists(target, module) and self._is_needed(target, found):
+                    found.patches.append(Patch.shared(target, module, wrappers[target.path]))
         except Exception as error:
-            for patch in reversed(applied):
-                patch.undo()
-            self.state = State.FAILED
-            self.detail = f"wrapping failed and was undone: {error!r}"
+            while found.patches:
+                found.patches.pop().undo()
+            found.state = State.FAILED
+            found.detail = f"wrapping failed and was undone: {error!r}"
             return
-        self._patches += applied
-        self.state = State.OBSERVING if self.observes else State.APPLIED
+        found.state = State.OBSERVING if self.observes else State.APPLIED
+        self.active = self._overall is None
 
 
 class _FailingOpen:

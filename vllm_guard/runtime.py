@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -14,12 +15,14 @@ from vllm_guard.guard import Guard, InternalError
 from vllm_guard.guards import DEFINITIONS
 from vllm_guard.log import logger
 from vllm_guard.settings import Settings
-from vllm_guard.states import State, Verdict
 from vllm_guard.targets import Patch, Target, judge
 
-SCHEDULER = Target("vllm.v1.core.sched.scheduler", "Scheduler.__init__", ("self",))
-
-_NOT_GUARDING = (State.SKIPPED, State.FAILED, State.DISARMED)
+CONSTRUCTORS = (
+    Target("vllm.v1.core.sched.scheduler", "Scheduler.__init__", ("self",)),
+    Target("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.__init__", ("self",)),
+    Target("vllm.v1.worker.gpu.mm.encoder_runner", "EncoderRunner.__init__", ("self",)),
+)
+"""What is built in the processes that serve, after everything that might patch has been loaded."""
 
 internal_errors: list[InternalError] = []
 """Errors of our own that were swallowed since `start`; tests raise them again."""
@@ -36,11 +39,12 @@ class _Process:
         self.settings = chosen
         self.build = _find_build()
         self.guards = {
-            definition.name: Guard(definition, chosen.mode(definition.name), internal_errors)
+            definition.name: Guard(definition, chosen, internal_errors)
             for definition in DEFINITIONS
         }
-        self.construction: Patch | None = None
-        self.checked: list[type] = []
+        self.constructions: list[Patch] = []
+        self.checked: dict[str, type] = {}
+        self.told: set[str] = set()
         self.announced: tuple[int, str] | None = None
 
 
@@ -88,8 +92,8 @@ def stop() -> None:
         for guard in _process.guards.values():
             guard.counters.flush()
             guard.unwrap()
-        if _process.construction is not None:
-            _process.construction.undo()
+        for patch in _process.constructions:
+            patch.undo()
         _process = None
 
 
@@ -102,10 +106,7 @@ def describe() -> dict[str, Any]:
         "build": build.as_dict() if build is not None else None,
         "enabled": process is not None and process.settings.enabled,
         "problems": list(process.settings.problems) if process is not None else [],
-        "guards": {
-            name: guard.as_dict(process.checked[-1] if process.checked else None)
-            for name, guard in process.guards.items()
-        }
+        "guards": {name: guard.as_dict(process.checked) for name, guard in process.guards.items()}
         if process is not None
         else {},
     }
@@ -113,10 +114,9 @@ def describe() -> dict[str, Any]:
 
 def _awaited(process: _Process) -> list[str]:
     """Return the modules to wait for: those of the guards, and what STRICT speaks up in."""
-    armed = [guard for guard in process.guards.values() if guard.state is State.ARMED]
-    names = [name for guard in armed for name in guard.definition.modules]
+    names = [name for guard in process.guards.values() for name in guard.awaited]
     if _has_to_stop(process):
-        names.append(SCHEDULER.module)
+        names += [constructor.module for constructor in CONSTRUCTORS]
     return list(dict.fromkeys(names))
 
 
@@ -130,20 +130,28 @@ def _on_import(module: ModuleType) -> None:
         if process is None:
             return
         for guard in process.guards.values():
-            if guard.state is State.ARMED and module.__name__ in guard.definition.modules:
+            if module.__name__ in guard.awaited:
                 guard.consider(module)
-        if module.__name__ == SCHEDULER.module and _can_check(process, module):
-            process.construction = Patch(SCHEDULER, module, _on_construction)
-            process.construction.apply()
+        for constructor in CONSTRUCTORS:
+            if constructor.module == module.__name__ and _can_check(process, constructor, module):
+                patch = Patch(constructor, module, partial(_on_construction, module.__name__))
+                patch.apply()
+                process.constructions.append(patch)
 
 
-def _can_check(process: _Process, module: ModuleType) -> bool:
+def _can_check(process: _Process, constructor: Target, module: ModuleType) -> bool:
+    guards = [g for g in process.guards.values() if module.__name__ in g.in_module]
     wanted = _has_to_stop(process) or any(
-        guard.active or _should_act(guard) for guard in process.guards.values()
+        guard.is_in_force(module.__name__) or guard.idle_in(module.__name__) for guard in guards
     )
-    refused = judge(SCHEDULER, module)
-    if wanted and refused is not None:
-        logger.warning("vllm-guard: cannot check Schedulers when built: %s", refused.evidence)
+    refused = judge(constructor, module)
+    # Where there is no such class, none will be built.
+    if wanted and refused is not None and hasattr(module, constructor.owner):
+        logger.warning(
+            "vllm-guard: cannot check a %s when it is built: %s",
+            constructor.owner,
+            refused.evidence,
+        )
     return wanted and refused is None
 
 
@@ -159,19 +167,21 @@ def _announce(process: _Process) -> None:
 
 def _summary(guard: Guard) -> str:
     if guard.verdict is None:
-        waits = f", waits for {', '.join(guard.definition.modules)}"
-        return f"{guard.state}{waits if guard.state is State.ARMED else ''}"
+        waits = f", waits for {', '.join(guard.awaited)}"
+        return f"{guard.state}{waits if guard.awaited else ''}"
     return f"{guard.state}, verdict {guard.verdict} ({guard.detail})"
 
 
-def _on_construction(wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any) -> Any:
-    """Before a Scheduler is built: do the guards reach this class?"""
+def _on_construction(
+    module: str, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any
+) -> Any:
+    """Before a Scheduler or a runner is built: do the guards reach its class?"""
     process = _process
     complaints: list[str] = []
     if process is not None:
         try:
             _announce(process)
-            complaints = _check(process, type(scheduler))
+            complaints = _check(process, type(instance), module)
         except Exception:
             logger.exception("vllm-guard: could not check whether the guards are effective")
         if complaints and process.settings.strict:
@@ -182,24 +192,18 @@ def _on_construction(wrapped: Callable[..., Any], scheduler: Any, args: Any, kwa
     return wrapped(*args, **kwargs)
 
 
-def _should_act(guard: Guard) -> bool:
-    """Whether the guard is not in force though its fault is there, or may be."""
-    return guard.state in _NOT_GUARDING and guard.verdict is not Verdict.ABSENT
-
-
-def _check(process: _Process, cls: type) -> list[str]:
+def _check(process: _Process, cls: type, module: str) -> list[str]:
     """Look whether each guard that should act on ``cls`` does; log what does not, once."""
     complaints = list(process.settings.problems)
     for guard in process.guards.values():
-        obstacles = guard.obstacles(cls)
-        if _should_act(guard):
-            obstacles = [f"{guard.state}, {guard.detail}"]
+        idle = guard.idle_in(module)
+        obstacles = [idle] if idle else guard.obstacles(cls, module)
         if obstacles:
             complaints.append(f"{guard.name} does not act on {cls.__qualname__}: {obstacles[0]}")
-            if cls not in process.checked:
+            if complaints[-1] not in process.told:
+                process.told.add(complaints[-1])
                 logger.warning("vllm-guard: %s", complaints[-1])
-    if cls not in process.checked:
-        process.checked.append(cls)
+    process.checked[module] = cls
     return complaints
 
 

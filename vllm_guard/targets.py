@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, ClassVar, NamedTuple
@@ -19,7 +20,7 @@ class Target(NamedTuple):
 
     Args:
         module: Absolute name of the module that defines it.
-        path: ``Class.method``.
+        path: ``Class.method``, or the name of a function of the module.
         parameters: Names its parameters must begin with, ``self`` first.
         wrapped: False for a function that is looked at and called, and never replaced.
         faults: The faults it is needed for; empty for all of the guard's.
@@ -33,19 +34,26 @@ class Target(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """The class's name."""
-        return self.path.partition(".")[0]
+        """The class's name; empty for a function of the module."""
+        return self.path.rpartition(".")[0]
 
     @property
     def attribute(self) -> str:
-        """The method's name."""
-        return self.path.partition(".")[2]
+        """The name of the method or function."""
+        return self.path.rpartition(".")[2]
+
+    def owner_in(self, module: ModuleType) -> type | ModuleType | None:
+        """Return the class, or the module itself; None where there is no such class."""
+        if not self.owner:
+            return module
+        found = getattr(module, self.owner, None)
+        return found if isinstance(found, type) else None
 
 
 def exists(target: Target, module: ModuleType) -> bool:
-    """Whether ``module`` has the class, and the class itself the method."""
-    owner = getattr(module, target.owner, None)
-    return isinstance(owner, type) and target.attribute in vars(owner)
+    """Whether ``module`` has the function, or the class and the class itself the method."""
+    owner = target.owner_in(module)
+    return owner is not None and target.attribute in vars(owner)
 
 
 def judge(target: Target, module: ModuleType) -> Finding | None:
@@ -61,8 +69,8 @@ def judge(target: Target, module: ModuleType) -> Finding | None:
     where = f"{target.module}:{target.path}"
     if not exists(target, module):
         return Finding(Verdict.ABSENT, f"{where} does not exist")
-    owner = getattr(module, target.owner)
-    if owner.__module__ != module.__name__:
+    owner = target.owner_in(module)
+    if isinstance(owner, type) and owner.__module__ != module.__name__:
         return Finding(Verdict.FOREIGN, f"{target.module}:{target.owner} is {owner.__module__}'s")
     found = vars(owner)[target.attribute]
     *_, innermost = unwrapped(found)
@@ -109,19 +117,22 @@ class Patch:
         wrapper: Called as ``wrapper(wrapped, instance, args, kwargs)``.
     """
 
-    _in_place: ClassVar[dict[tuple[type, str, Wrapper], Patch]] = {}
+    _in_place: ClassVar[dict[tuple[type | ModuleType, str, Wrapper], Patch]] = {}
 
     @classmethod
     def shared(cls, target: Target, module: ModuleType, wrapper: Wrapper) -> Patch:
         """Return the patch that is in place with this wrapper, or a new one, and put it in."""
-        key = (getattr(module, target.owner), target.attribute, wrapper)
-        patch = cls._in_place.get(key) or cls(target, module, wrapper)
+        patch = cls(target, module, wrapper)
+        patch = cls._in_place.get(patch._key, patch)
         patch.apply()
         return patch
 
     def __init__(self, target: Target, module: ModuleType, wrapper: Wrapper) -> None:
         self.target = target
-        self.owner: type = getattr(module, target.owner)
+        owner = target.owner_in(module)
+        if owner is None:
+            raise AttributeError(f"{target.module} has no class {target.owner}")
+        self.owner = owner
         self.original: Any = vars(self.owner)[target.attribute]
         self.replacement = wrapt.FunctionWrapper(self.original, wrapper)
         self._key = (self.owner, target.attribute, wrapper)
@@ -131,7 +142,7 @@ class Patch:
         """Put the wrapper in."""
         self._users += 1
         if self._users == 1:
-            setattr(self.owner, self.target.attribute, self.replacement)
+            self._put(self.replacement, instead_of=self.original)
             self._in_place[self._key] = self
 
     def undo(self) -> bool:
@@ -142,8 +153,13 @@ class Patch:
         self._in_place.pop(self._key, None)
         if vars(self.owner).get(self.target.attribute) is not self.replacement:
             return False
-        setattr(self.owner, self.target.attribute, self.original)
+        self._put(self.original, instead_of=self.replacement)
         return True
+
+    def _put(self, function: Any, instead_of: Any) -> None:
+        setattr(self.owner, self.target.attribute, function)
+        if isinstance(self.owner, ModuleType):
+            rebind(instead_of, function)
 
     def obstacle(self, cls: type) -> str:
         """Say what keeps the wrapper from running for instances of ``cls``; empty if nothing.
@@ -152,6 +168,10 @@ class Patch:
         wrapper. A wrapper put on top of ours is none either.
         """
         name = self.target.attribute
+        if isinstance(self.owner, ModuleType):
+            found = vars(self.owner).get(name)
+            reached = any(link is self.replacement for link in unwrapped(found))
+            return "" if reached else f"{self.target.path} was replaced by {origin(found)}"
         for base in cls.__mro__:
             found = vars(base).get(name)
             if found is None:
@@ -165,6 +185,23 @@ class Patch:
             if not any(_mentions(link, name) for link in chain):
                 return f"{origin(chain[-1])} overrides {self.target.path} and does not call it"
         return f"{cls.__module__}:{cls.__qualname__} is no {self.owner.__qualname__}"
+
+
+def rebind(old: Any, new: Any) -> None:
+    """Put ``new`` wherever a module has imported ``old`` by name, under whatever name.
+
+    Only what modules hold is looked at: asking them for an attribute could import more. Under
+    another name it is looked for in modules of vLLM and its plugins; thousands of others are asked
+    for the function's own name only.
+    """
+    for module_name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", None)
+        if not isinstance(names, dict):
+            continue
+        candidates = list(names) if "vllm" in module_name else (old.__name__,)
+        for name in candidates:
+            if names.get(name) is old:
+                names[name] = new
 
 
 def _mentions(function: Any, name: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.runtime.inside import METHODS, RIGHT
 from tests.runtime.process import Miniature
 
@@ -100,10 +98,10 @@ def test_an_error_while_looking_never_reaches_the_importer(miniature: Miniature)
     """Neither the first nor a second import fails, and the guard does not claim to wait."""
     outcome = miniature.run(
         """
-        import vllm_guard.guard
+        import vllm_guard.definition
         def fail(*args):
             raise RuntimeError("ours")
-        vllm_guard.guard.judge = fail
+        vllm_guard.definition.judge = fail
         vllm_guard.register()
         import vllm.v1.core.sched.scheduler
         del sys.modules[SCHEDULER]
@@ -193,11 +191,9 @@ def test_a_fork_of_a_patched_process_is_guarded_and_counts_its_own(miniature: Mi
     assert len([line for line in summaries if "1 more of prefill-token" in line]) == 2
 
 
-@pytest.mark.xfail(reason="no guard has targets in two modules yet; the first one decides")
 def test_each_module_of_a_guard_is_considered_when_it_comes(miniature: Miniature) -> None:
     """A guard's modules are imported at different times; all or nothing goes by module."""
     outcome = miniature.run("""
-        import dataclasses
         from vllm_guard.states import Finding, Verdict
         from vllm_guard.targets import Target
         later = "vllm.v1.core.sched.async_scheduler"
@@ -207,9 +203,9 @@ def test_each_module_of_a_guard_is_considered_when_it_comes(miniature: Miniature
         )
         def call(wrapped, instance, args, kwargs):
             return wrapped(*args, **kwargs)
-        (definition,) = vllm_guard.runtime.DEFINITIONS
-        vllm_guard.runtime.DEFINITIONS = (dataclasses.replace(
-            definition,
+        definition = vllm_guard.runtime.DEFINITIONS[0]
+        vllm_guard.runtime.DEFINITIONS = (definition._replace(
+            faults=("prefill-token",),
             targets=targets,
             probe=lambda module: {"prefill-token": Finding(Verdict.NEEDED, module.__name__)},
             wrappers=lambda guard: {target.path: call for target in targets},
@@ -219,6 +215,7 @@ def test_each_module_of_a_guard_is_considered_when_it_comes(miniature: Miniature
         first = wrapped()
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler
         second = vars(AsyncScheduler)["_update_after_schedule"]
-        report([first, hasattr(second, "__wrapped__")])
+        faults = vllm_guard.status()["guards"]["clamp"]["faults"]
+        report([first, hasattr(second, "__wrapped__"), state(), list(faults)])
     """)
-    assert outcome.result == [["__init__", "schedule"], True]
+    assert outcome.result == [["__init__", "schedule"], True, "applied", ["prefill-token"]]

@@ -80,10 +80,10 @@ def test_strict_stops_when_looking_failed(miniature: Miniature) -> None:
     """A guard that could not even look does not guard."""
     outcome = miniature.run(
         f"""
-        import vllm_guard.guard
+        import vllm_guard.definition
         def fail(*args):
             raise RuntimeError("ours")
-        vllm_guard.guard.judge = fail
+        vllm_guard.definition.judge = fail
         vllm_guard.register(){BUILD}        report(built)
         """,
         swallows=True,

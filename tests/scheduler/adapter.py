@@ -202,6 +202,11 @@ def can_guard_preemption() -> bool:
     return hasattr(Scheduler, "_preempt_request")
 
 
+def drafts_outlive_preemption() -> bool:
+    """Whether a preempted request keeps drafts of tokens that are computed again: up to 0.13."""
+    return "spec_token_ids" not in inspect.getsource(Scheduler._preempt_request)
+
+
 def default_depths() -> tuple[int, ...]:
     """Sizes of the batch queue that are worth a run: before 0.12 async scheduling had only 2."""
     return (2, 3) if can_guard_preemption() else (2,)

@@ -212,7 +212,7 @@ FAMILIES: dict[str, Callable[[random.Random], Workload]] = {
 WITH_SESSIONS = ("sessions", "spec-sessions", "session-pressure")
 """Families that need resumable requests (0.15.1 on); the mixture leaves them out before."""
 
-PREEMPTING_WITH_DRAFTS = ("spec-pressure", "spec-reset")
+PREEMPTING_WITH_DRAFTS = ("spec-pressure", "spec-reset", "mixture")
 """Families in which drafts can outlive the preemption of their request (up to 0.13)."""
 
 WITHOUT_PREEMPTION = ("quiet", "chunked", "spec-decode", "aborts", "sessions", "faults")

@@ -50,7 +50,9 @@ def run_here(options: argparse.Namespace) -> dict[str, Any]:
     import vllm
 
     from tests.scheduler.adapter import (
+        can_guard_preemption,
         default_depths,
+        drafts_outlive_preemption,
         drops_stale_frames,
         has_model_runner_v2,
         staggers_decodes,
@@ -71,6 +73,7 @@ def run_here(options: argparse.Namespace) -> dict[str, Any]:
         "vllm_version": vllm.__version__,
         "staggers_decodes": staggers_decodes(),
         "drops_stale_frames": drops_stale_frames(),
+        "guard_takes_drafts": can_guard_preemption() and drafts_outlive_preemption(),
         "arms": arms,
     }
 

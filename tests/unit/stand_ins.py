@@ -8,7 +8,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from vllm_guard import runtime
-from vllm_guard.guard import Definition, Guard
+from vllm_guard.definition import Definition
+from vllm_guard.guard import Guard
+from vllm_guard.settings import Settings
 from vllm_guard.states import Finding, Mode, Verdict
 from vllm_guard.targets import Target
 
@@ -64,7 +66,9 @@ def make_guard(mode: Mode = Mode.AUTO, **changes: Any) -> Guard:
         "probe": needed,
         "wrappers": lambda _guard: {SCHEDULE.path: call_through, UPDATE.path: call_through},
     }
-    return Guard(Definition(**(declared | changes)), mode, runtime.internal_errors)
+    definition = Definition(**(declared | changes))
+    chosen = Settings(modes={definition.name: mode})
+    return Guard(definition, chosen, runtime.internal_errors)
 
 
 def make_request(**changes: Any) -> SimpleNamespace:

@@ -158,7 +158,7 @@ def test_a_wrapping_that_fails_half_way_is_rolled_back(module: ModuleType) -> No
     assert guard.state is State.FAILED
     assert "wrapping failed and was undone" in guard.detail
     assert unchanged(module, before)
-    assert guard.obstacles(module.Scheduler) == []
+    assert guard.obstacles(module.Scheduler, MODULE) == []
 
 
 def test_observing_wraps_and_says_that_it_only_observes(module: ModuleType) -> None:
@@ -260,7 +260,7 @@ def test_a_guard_describes_itself_in_plain_words(module: ModuleType) -> None:
     guard = make_guard()
     guard.consider(module)
     guard.counters.record("fault", "blanked", "request r")
-    assert guard.as_dict(None) == {
+    assert guard.as_dict({}) == {
         "mode": "auto",
         "verdict": "needed",
         "state": "applied",

@@ -18,7 +18,7 @@ from collections.abc import Collection
 from typing import Any
 
 from vllm_guard.booking import ID_REUSE, Booking
-from vllm_guard.guard import Definition
+from vllm_guard.definition import Definition
 from vllm_guard.ledger import Frame, Ledger, Refusal
 from vllm_guard.pipeline import LEDGER_TARGETS, PIPELINE, SCHEDULER, Rules
 from vllm_guard.placeholder_net import PlaceholderNet

@@ -17,7 +17,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from vllm_guard.guard import Definition, Guard
+from vllm_guard.definition import Definition
+from vllm_guard.guard import Guard
 from vllm_guard.ledger import Ledger, Refusal
 from vllm_guard.pipeline import LEDGER_TARGETS, PIPELINE, SCHEDULER, Rules
 from vllm_guard.probes.preemption import probe
