@@ -7,6 +7,7 @@ WARNING a minute sums them up.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -47,24 +48,31 @@ class Counters:
     def _reset(self) -> None:
         self._triggers: Counter[tuple[str, str]] = Counter()
         self._unreported: dict[str, _Unreported] = {}
+        self._alarmed: set[str] = set()
         self._lock = threading.Lock()
 
-    def record(self, reason: str, action: str, detail: str, advice: str = "") -> None:
+    def record(
+        self, reason: str, action: str, detail: str, advice: str = "", *, alarming: bool = False
+    ) -> None:
         """Count one trigger and log it.
 
         Args:
             reason: The fault, or the rule that noticed it.
-            action: What was done: ``blanked``, ``cut``, ``dropped``, ``kept``, ``observed``.
+            action: What was done: ``blanked``, ``padded``, ``observed`` and the like.
             detail: What happened, with request id and numbers; no prompt and no output text.
             advice: Where to read on; part of the first line only.
+            alarming: Whether somebody must look: the first such line is an ERROR.
         """
         with self._lock:
-            first = reason not in self._unreported
+            first = reason not in self._unreported or (alarming and reason not in self._alarmed)
+            if alarming:
+                self._alarmed.add(reason)
             pending = self._unreported.setdefault(reason, _Unreported(self._clock()))
             self._triggers[reason, action] += 1
             pending.count += 0 if first else 1
         if first:
-            logger.warning(
+            logger.log(
+                logging.ERROR if alarming else logging.WARNING,
                 "vllm-guard %s: %s (%s, %s). %sFurther ones are counted, at most one line a minute;"
                 " %s=off switches this guard off.",
                 self.guard,

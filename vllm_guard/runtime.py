@@ -89,7 +89,8 @@ def stop() -> None:
         hooks.forget_all()
         if _process is None:
             return
-        for guard in _process.guards.values():
+        # Backwards: two guards may have wrapped the same function, one above the other.
+        for guard in reversed(_process.guards.values()):
             guard.counters.flush()
             guard.unwrap()
         for patch in _process.constructions:

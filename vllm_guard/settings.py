@@ -17,7 +17,7 @@ PREFIX = "VLLMGUARD"
 GUARD_NAMES = ("clamp", "stale", "mm_merge")
 
 # Accepted and checked, so that a deployment can be written once; what they steer is not here yet.
-_WITHOUT_EFFECT = ("MM_MERGE", "MM_MAX_DELTA", "STATE_DIR")
+_WITHOUT_EFFECT = ("STATE_DIR",)
 
 _T = TypeVar("_T")
 

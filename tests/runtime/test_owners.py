@@ -56,7 +56,8 @@ def test_a_vendor_s_override_before_us_is_foreign(miniature: Miniature, vendor: 
     )
     assert outcome.result == [True, ["__init__"], DEAD, "skipped", "foreign"]
     lines = outcome.lines("WARNING")
-    assert len(lines) == len(DEFINITIONS)
+    # The methods of mm_merge are not there in the miniature.
+    assert len(lines) == len(DEFINITIONS) - 1
     for line in lines:
         assert "Scheduler.schedule was replaced by vendor:schedule" in line
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_settings import VARIABLES
-from vllm_guard import booking, patches, placeholder_net
-from vllm_guard.guard import Definition
+from vllm_guard import booking, merge_net, patches, placeholder_net
+from vllm_guard.definition import Definition
 from vllm_guard.guards import DEFINITIONS, clamp
 from vllm_guard.settings import GUARD_NAMES
 from vllm_guard.states import Mode, State, Verdict
@@ -20,6 +20,7 @@ EACH_GUARD = pytest.mark.parametrize("guard", DEFINITIONS, ids=lambda guard: gua
 COUNTED_BESIDE_FAULTS = {
     "clamp": {clamp.OVERLONG_ROW, booking.PROMPT_LOGPROBS, placeholder_net.SURPLUS},
     "stale": {booking.PROMPT_LOGPROBS},
+    "mm_merge": {merge_net.UNGATHERED},
 }
 
 

@@ -28,10 +28,16 @@ import importlib, json, sys
 import vllm_guard
 from vllm_guard.guards import DEFINITIONS
 vllm_guard.register()
+failed, missing = {}, {}
 for name in dict.fromkeys(name for guard in DEFINITIONS for name in guard.modules):
-    importlib.import_module(name)
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        # Some releases do not have all of them.
+        is_missing = name.startswith(getattr(error, "name", None) or "?")
+        (missing if is_missing else failed)[name] = f"{type(error).__name__}: {error}"
 with open(sys.argv[1], "w") as file:
-    json.dump(vllm_guard.status(), file)
+    json.dump(vllm_guard.status() | {"failed": failed, "missing": missing}, file)
 """
 
 
@@ -59,6 +65,8 @@ def _lines(build: installed.Build, folder: Path) -> Iterator[str]:
     for warning in [*_environment_warnings(), *chosen.problems, *chosen.notes]:
         yield f"warning: {warning}"
     report = _probe_in_new_process()
+    for name, error in report["failed"].items():
+        yield f"warning: {name} cannot be imported here, so nothing is known of it: {error}"
     yield "a new process of this environment:"
     for name, guard in report["guards"].items():
         yield (
@@ -111,6 +119,11 @@ def _probe_in_new_process() -> dict[str, Any]:
         report: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         if not report["guards"]:
             raise CommandError(f"vllm-guard could not start: {_last_line(done)}")
+        reasons = [*report["failed"].values(), *report["missing"].values()]
+        if reasons and not any(guard["faults"] for guard in report["guards"].values()):
+            raise CommandError(
+                f"the vLLM of this Python ({sys.executable}) could not be imported: {reasons[0]}"
+            )
         return report
 
 

@@ -1,5 +1,5 @@
 """The guards: one module each, with its faults, its targets, its probe and its rules."""
 
-from vllm_guard.guards import clamp, stale
+from vllm_guard.guards import clamp, mm_merge, stale
 
-DEFINITIONS = (clamp.DEFINITION, stale.DEFINITION)
+DEFINITIONS = (clamp.DEFINITION, stale.DEFINITION, mm_merge.DEFINITION)
