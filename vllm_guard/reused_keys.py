@@ -119,9 +119,13 @@ def _cached_embeddings(scheduler: Any, key: str, request_id: str) -> int | None:
     nobody uses is noted with its number.
     """
     manager = scheduler.encoder_cache_manager
-    for user_id in manager.cached.get(key, ()):
+    user_ids = manager.cached.get(key, ())
+    if request_id in user_ids:
+        # It was judged before it became one.
+        return None
+    for user_id in user_ids:
         user = scheduler.requests.get(user_id)
-        for feature in user.mm_features if user is not None and user_id != request_id else ():
+        for feature in user.mm_features if user is not None else ():
             if feature.identifier == key:
                 return count_placeholders(feature.mm_position)
     size: int | None = manager.freeable.get(key)

@@ -1,4 +1,4 @@
-"""Steps with a bad item among good ones, without the guard and with it; prints one JSON.
+"""Steps with a bad item among good ones, without the guard and with it.
 
 The oracle: the rows of every other item equal, bit for bit, those of a step in which the bad item
 is replaced by a healthy one with as many placeholders; and no row stands where it does not belong.
@@ -6,7 +6,6 @@ is replaced by a healthy one with as many placeholders; and no row stands where 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 import vllm_guard
 from tests.embeddings.step import TEXT, Item, Merged, Placed, Prompt, load_modules, run
-from tests.releases.isolated import print_result
+from tests.scheduler.arms import report
 
 GOOD = (Prompt("first", (Item("a", 10, 10), Item("b", 7, 7))), Prompt("last", (Item("z", 9, 9),)))
 BAD = {
@@ -73,7 +72,7 @@ def problems(prompts: tuple[Prompt, ...], got: Merged, right: Merged) -> list[st
     """What is wrong with a guarded step."""
     if got.prompts is None or right.prompts is None:
         return [got.error or right.error]
-    found = []
+    found = [f"{name} of the runner was changed" for name in got.changed]
     for prompt in prompts:
         places = Placed(prompt).places
         rest = torch.ones(len(got.prompts[prompt.name]), dtype=torch.bool)
@@ -136,6 +135,19 @@ def judge(runner: str, name: str, prompts: tuple[Prompt, ...], chunk: int, dtype
     }
 
 
+def failing_step(runner: str) -> dict[str, Any]:
+    """A step in which vLLM itself raises, since an item is lost, while another is repaired."""
+    prompts = (
+        Prompt("p", (Item("bad", 18, 20), Item("gone", 5, 5, cached=False))),
+        Prompt("q", (Item("good", 5, 5),)),
+    )
+    vllm_guard.unpatch()
+    unguarded = run(runner, prompts, 1000)
+    vllm_guard.register()
+    guarded = run(runner, prompts, 1000)
+    return {"unguarded": unguarded.error, "guarded": guarded.error, "changed": guarded.changed}
+
+
 def random_steps(runner: str, examples: int) -> list[str]:
     """Random requests with random shortages; returns what failed."""
     failed: list[str] = []
@@ -163,13 +175,8 @@ def random_steps(runner: str, examples: int) -> list[str]:
     return failed[:3]
 
 
-def main() -> None:
+def outcomes(examples: int) -> dict[str, Any]:
     """Run everything on the imported vLLM."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--examples", type=int, default=50)
-    options = parser.parse_args()
-    import vllm
-
     runners = ["v1"] if load_modules()[1] is None else ["v1", "v2"]
     results = {
         f"{runner} {dtype}".replace("torch.", ""): [
@@ -180,16 +187,11 @@ def main() -> None:
         for runner in runners
         for dtype in (torch.float32, torch.bfloat16)
     }
-    print_result(
-        {
-            "vllm_file": vllm.__file__,
-            "results": results,
-            "random": {runner: random_steps(runner, options.examples) for runner in runners},
-            "state": vllm_guard.status()["guards"]["mm_merge"]["state"],
-            "internal_errors": [repr(e.error) for e in vllm_guard.runtime.internal_errors],
-        }
-    )
-
-
-if __name__ == "__main__":
-    main()
+    found = {
+        "results": results,
+        "random": {runner: random_steps(runner, examples) for runner in runners},
+        "failing": {runner: failing_step(runner) for runner in runners},
+        "guard": report("mm_merge"),
+    }
+    vllm_guard.unpatch()
+    return found

@@ -88,8 +88,11 @@ def make_scheduler(setup: Setup) -> Scheduler:
     )
 
 
-def make_request(plan: RequestPlan, setup: Setup) -> Request:
-    """A real request of `plan`, hashed for the prefix cache if `setup` has one."""
+def make_request(plan: RequestPlan, setup: Setup, **more: Any) -> Request:
+    """A real request of `plan`, hashed for the prefix cache if `setup` has one.
+
+    `more` are further arguments of its constructor.
+    """
     stop_token = plan.stop_token()
     parameters = SamplingParams(
         max_tokens=plan.max_tokens,
@@ -110,6 +113,7 @@ def make_request(plan: RequestPlan, setup: Setup) -> Request:
         pooling_params=None,
         block_hasher=hasher,
         **accepted(Request.__init__, eos_token_id=None),
+        **more,
     )
     if plan.structured:
         request.structured_output_request.grammar = ExactGrammar(plan)

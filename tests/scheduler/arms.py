@@ -13,8 +13,7 @@ from tests.scheduler.pipeline import Outcome, Pipeline
 from tests.scheduler.scenarios import Scenario
 from tests.scheduler.worker import Worker
 from vllm_guard import runtime
-
-CLAMP_SWITCH = "VLLMGUARD_CLAMP"
+from vllm_guard.settings import guard_variable
 
 
 class RegisterLate(Meddler):
@@ -33,17 +32,16 @@ def run_arm(scenario: Scenario, arm: Arm) -> dict[str, Any]:
     """Run `scenario` in `arm`: the outcome, and under `guard` what the guard says of itself."""
     if arm.guard_mode is None:
         return _run(scenario, arm, []).to_json()
-    with _unpatched_afterwards(arm.guard_mode):
+    with unpatched_afterwards("clamp", arm.guard_mode):
         late = []
         if scenario.guard_from_frame is None:
             vllm_guard.register()
         else:
             late.append(RegisterLate(scenario.guard_from_frame, vllm_guard.register))
         outcome = _run(scenario, arm, late)
-        guards = vllm_guard.status()["guards"]
-        if not guards:
+        if not vllm_guard.status()["guards"]:
             raise RuntimeError(f"{scenario.name} ended before the guard came: {outcome.error}")
-        return outcome.to_json() | {"guard": _report(guards["clamp"])}
+        return outcome.to_json() | {"guard": report("clamp")}
 
 
 def _run(scenario: Scenario, arm: Arm, meddlers: list[Meddler]) -> Outcome:
@@ -56,21 +54,24 @@ def _run(scenario: Scenario, arm: Arm, meddlers: list[Meddler]) -> Outcome:
 
 
 @contextmanager
-def _unpatched_afterwards(mode: str) -> Iterator[None]:
-    """Set the guard's switch, and put vLLM back in the end: the next arm may be unguarded."""
-    os.environ[CLAMP_SWITCH] = mode
+def unpatched_afterwards(guard: str, mode: str) -> Iterator[None]:
+    """Set a guard's switch, and put vLLM back in the end: the next arm may be unguarded."""
+    switch = guard_variable(guard)
+    os.environ[switch] = mode
     try:
         yield
     finally:
         vllm_guard.unpatch()
-        del os.environ[CLAMP_SWITCH]
+        del os.environ[switch]
 
 
-def _report(clamp: dict[str, Any]) -> dict[str, Any]:
-    """What the guard says of itself, and the errors of its own that it swallowed."""
+def report(guard: str) -> dict[str, Any]:
+    """What a guard says of itself, and the errors of our own that were swallowed."""
+    status = vllm_guard.status()["guards"][guard]
     return {
-        "state": clamp["state"],
-        "effective": clamp["effective"],
-        "triggers": clamp["triggers"],
+        "state": status["state"],
+        "effective": status["effective"],
+        "faults": status["faults"],
+        "triggers": status["triggers"],
         "internal_errors": [f"{guard}: {error!r}" for guard, error in runtime.internal_errors],
     }

@@ -41,6 +41,8 @@ class Delivered:
 
     tokens: list[int] = field(default_factory=list)
     finish_reason: str | None = None
+    client: int | None = None
+    """Which of the engine's clients the last output was meant for."""
     prompt_logprobs: list[tuple[int, int]] = field(default_factory=list)
     """Label of each delivery, and the number of tokens that had been delivered before it."""
     preemptions: int = 0
@@ -115,11 +117,15 @@ class Pipeline:
 
     def add(self, plan: RequestPlan) -> None:
         """Add a request to the scheduler."""
-        request = make_request(plan, self.setup)
+        request = self.make_request(plan)
         self._live[plan.request_id] = plan
         self._requests[plan.name] = request
         self.outcome.requests[plan.name] = Delivered()
         self.scheduler.add_request(request)
+
+    def make_request(self, plan: RequestPlan) -> Request:
+        """The real request of a plan."""
+        return make_request(plan, self.setup)
 
     def abort(self, request_id: str) -> None:
         """Finish a request as a client that hung up does."""
@@ -163,9 +169,9 @@ class Pipeline:
         answer = self.worker.answer()
         for meddler in self.meddlers:
             meddler.before_return(self, self.frames_returned)
-        for outputs in self.scheduler.update_from_output(frame, answer).values():
+        for client, outputs in self.scheduler.update_from_output(frame, answer).items():
             for output in outputs.outputs:
-                self._record_output(output)
+                self._record_output(output, client)
         if self.setup.draft_tokens and not self.setup.asynchronous and answer.req_ids:
             self._propose_drafts(answer.req_ids)
 
@@ -187,8 +193,9 @@ class Pipeline:
                     f"scheduled tokens and {len(drafts)} drafts"
                 )
 
-    def _record_output(self, output: Any) -> None:
+    def _record_output(self, output: Any, client: int) -> None:
         delivered = self.outcome.requests[self._live[output.request_id].name]
+        delivered.client = client
         delivered.prompt_logprobs += [
             (label, len(delivered.tokens)) for label in prompt_logprobs_labels(output)
         ]

@@ -1,0 +1,35 @@
+"""Run everything of this folder on the vLLM that is first on the path and print one JSON result.
+
+`python -m tests.embeddings.run [--examples N]`
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import vllm
+
+import vllm_guard
+from tests.embeddings import cases, media, merges, shapes
+from tests.releases.isolated import print_result
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=50, help="random batches")
+    options = parser.parse_args()
+    print_result(
+        {
+            "vllm_file": vllm.__file__,
+            "gather": cases.outcomes(options.examples),
+            "merges": merges.outcomes(),
+            "shapes": shapes.outcomes(),
+            "reused_keys": media.outcomes(),
+        }
+    )
+    vllm_guard.unpatch()
+
+
+if __name__ == "__main__":
+    main()
