@@ -7,22 +7,25 @@ no configuration, no model, nothing of vLLM imported.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from vllm_guard.probes.preemption import finding, judge_session_border
+from vllm_guard.probes.standins import Loaded
 from vllm_guard.states import Finding, Verdict
 
 _TOKEN = 7
 _FRAME_BLIND = ("self", "request", "new_token_ids", "is_stale")
 
 
-def probe(module: ModuleType) -> Mapping[str, Finding]:
+def probe(module: ModuleType, _loaded: Loaded = sys.modules.get) -> Mapping[str, Finding]:
     """Judge the faults of ``clamp`` that come from a token without a frame.
 
     Args:
         module: ``vllm.v1.core.sched.scheduler``, fully imported and not patched.
+        _loaded: Finds other modules by name; none is needed.
     """
     method = module.Scheduler._update_request_with_output
     prefill = _judge_prefill_token(method, module.Scheduler)
