@@ -6,6 +6,7 @@ import ast
 import inspect
 import operator
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from vllm_guard.probes.static.errors import Budget, Unsupported
@@ -84,7 +85,7 @@ class Expressions:
             prefix: What its qualified name begins with.
         """
         name = node.name if isinstance(node, ast.FunctionDef) else "<lambda>"
-        signature = self._signature(node.args, scope)
+        signature = partial(self._signature, node.args, scope)
         return Function(node, scope, prefix + name, signature, self.run_function)
 
     def run_function(self, function: Function, arguments: dict[str, Any]) -> Any:

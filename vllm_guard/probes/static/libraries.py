@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import builtins
 import collections
 import enum
@@ -102,6 +103,9 @@ LIBRARIES: Mapping[str, Any] = {
         deque=collections.deque,
         defaultdict=collections.defaultdict,
         OrderedDict=collections.OrderedDict,
+    ),
+    "bisect": SimpleNamespace(
+        bisect=bisect.bisect, bisect_left=bisect.bisect_left, bisect_right=bisect.bisect_right
     ),
     "contextlib": SimpleNamespace(nullcontext=nullcontext),
     "enum": SimpleNamespace(Enum=enum.Enum, IntEnum=enum.IntEnum, Flag=enum.Flag, auto=enum.auto),

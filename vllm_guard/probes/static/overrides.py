@@ -15,8 +15,10 @@ from vllm_guard.probes.static.program import Program
 from vllm_guard.probes.static.values import is_interpreted
 from vllm_guard.targets import Target
 
-_CLASS = re.compile(rb"^[ \t]*class[ \t]+(\w+)[ \t]*\(([^)]*)\)", re.MULTILINE)
-_ALIAS = re.compile(rb"\b(\w+)\s+as\s+(\w+)")
+# They begin with letters, which makes searching ten times faster.
+_CLASS = re.compile(rb"class[ \t]+(\w+)[ \t]*\(([^)]*)\)")
+_ALIAS = re.compile(rb" as (\w+)")
+_LAST_WORD = re.compile(rb"(\w+)\s*$")
 _NAME = re.compile(rb"(\w+)\s*(?:,|$)")
 
 
@@ -40,15 +42,14 @@ def find_overrides(program: Program, targets: Iterable[Target]) -> dict[Target, 
     """
     targets = tuple(targets)
     owners = {target.owner for target in targets if target.owner}
-    attributes = {target.attribute.encode() for target in targets}
+    named = [(target.owner or target.attribute).encode() for target in targets]
+    replaced = _replacement(targets)
     derived: list[_Derived] = []
     found: dict[Target, str] = {}
     for path in program.source.files():
         text = program.source.read(path)
         derived += _classes(path, text)
-        if any(re.search(rb"\." + name + rb"\s*=[^=]", text) for name in attributes) or (
-            b"setattr" in text and any(name in text for name in attributes)
-        ):
+        if any(name in text for name in named) and replaced.search(text):
             found |= _assigned(program, path, targets)
     for path in dict.fromkeys(item.path for item in _heirs(derived, owners)):
         for target, where in _overridden(program, path, targets):
@@ -56,12 +57,22 @@ def find_overrides(program: Program, targets: Iterable[Target]) -> dict[Target, 
     return found
 
 
+def _replacement(targets: tuple[Target, ...]) -> re.Pattern[bytes]:
+    """Return what a file with an assignment to a target looks like; comments may look so too."""
+    attributes = "|".join({target.attribute for target in targets})
+    return re.compile(
+        rf"(?<!self)\.(?:{attributes})\s*=[^=]|setattr\([^)]*?[\"'](?:{attributes})[\"']".encode()
+    )
+
+
 def _classes(path: str, text: bytes) -> Iterator[_Derived]:
     for match in _CLASS.finditer(text):
         bases = frozenset(name.decode() for name in _NAME.findall(match[2]))
         yield _Derived(match[1].decode(), bases, path)
     for match in _ALIAS.finditer(text):
-        yield _Derived(match[2].decode(), frozenset((match[1].decode(),)), path)
+        original = _LAST_WORD.search(text, max(0, match.start() - 80), match.start())
+        if original is not None:
+            yield _Derived(match[1].decode(), frozenset((original[1].decode(),)), path)
 
 
 def _heirs(derived: list[_Derived], owners: set[str]) -> list[_Derived]:
@@ -103,10 +114,18 @@ def _calls(method: ast.FunctionDef, name: str) -> bool:
 def _assigned(program: Program, path: str, targets: tuple[Target, ...]) -> dict[Target, str]:
     """Find ``Scheduler.schedule = ...`` and ``setattr(Scheduler, "schedule", ...)``."""
     found = {}
-    for node in ast.walk(program.tree(path)):
+    nodes = list(ast.walk(program.tree(path)))
+    aliases = {
+        alias.asname: alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in nodes:
         for owner, attribute in _set_attributes(node):
             for target in targets:
-                if target.attribute == attribute and target.owner in ("", owner):
+                is_owner = target.owner in ("", aliases.get(owner, owner))
+                if target.attribute == attribute and is_owner:
                     line = getattr(node, "lineno", 0)
                     found[target] = f"{path}:{line} replaces {target.path}"
     return found

@@ -115,14 +115,14 @@ class Interpreter(Expressions):
 
     def _fill(self, node: ast.stmt, scope: Scope, prefix: str) -> None:
         """Carry out a statement of a class body; what fails is left unresolved."""
-        names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
         try:
             if isinstance(node, ast.FunctionDef):
                 scope.names[node.name] = self.decorated(node, scope, prefix)
             elif isinstance(node, ast.ClassDef):
                 scope.names[node.name] = self.make_class(node, scope, prefix)
-            elif isinstance(node, (ast.Assign, ast.AnnAssign)) and "__slots__" not in names:
-                self.run([node], scope)
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                if "__slots__" not in _names_bound(node):
+                    self.run([node], scope)
             elif isinstance(node, (ast.If, ast.For, ast.AsyncFunctionDef, ast.Try, ast.With)):
                 for name in _names_bound(node):
                     scope.names[name] = Unresolved(name)

@@ -11,6 +11,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from functools import cached_property
 from types import MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -78,7 +79,7 @@ class Function:
         node: Its syntax tree, without decorators.
         scope: Where it was defined.
         qualname: As Python's ``__qualname__``.
-        signature: Its parameters and their defaults.
+        signature: Works out its parameters and their defaults; asked when it is first called.
         run: Carries it out.
     """
 
@@ -87,7 +88,7 @@ class Function:
         node: ast.FunctionDef | ast.Lambda,
         scope: Scope,
         qualname: str,
-        signature: inspect.Signature,
+        signature: Callable[[], inspect.Signature],
         run: Callable[[Function, dict[str, Any]], Any],
     ) -> None:
         self.node = node
@@ -100,7 +101,11 @@ class Function:
         self.__name__ = qualname.rpartition(".")[2]
         self.__qualname__ = qualname
         self.__module__ = scope.module.__name__
-        self.__signature__ = signature
+        self._signature = signature
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        return self._signature()
 
     def __get__(self, instance: Any, _owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
