@@ -17,7 +17,7 @@ from vllm_guard.targets import Target
 
 # They begin with letters, which makes searching ten times faster.
 _CLASS = re.compile(rb"class[ \t]+(\w+)[ \t]*\(([^)]*)\)")
-_ALIAS = re.compile(rb" as (\w+)")
+_ALIAS = re.compile(rb" as ([A-Z]\w+)")
 _LAST_WORD = re.compile(rb"(\w+)\s*$")
 _NAME = re.compile(rb"(\w+)\s*(?:,|$)")
 
@@ -42,7 +42,7 @@ def find_overrides(program: Program, targets: Iterable[Target]) -> dict[Target, 
     """
     targets = tuple(targets)
     owners = {target.owner for target in targets if target.owner}
-    named = [(target.owner or target.attribute).encode() for target in targets]
+    named = {(target.owner or target.attribute).encode() for target in targets}
     replaced = _replacement(targets)
     derived: list[_Derived] = []
     found: dict[Target, str] = {}

@@ -39,6 +39,9 @@ class Source(Protocol):
     def version(self) -> str:
         """Return what the version is said to be; `installed.UNKNOWN` where nothing says."""
 
+    def close(self) -> None:
+        """Let go of the file."""
+
 
 def open_source(path: Path) -> Source:
     """Open a folder or a wheel.
@@ -52,8 +55,9 @@ def open_source(path: Path) -> Source:
     try:
         if path.is_dir():
             return _open_tree(path)
-        if not path.exists():
-            raise SourceError(f"{path}: there is no such file or folder")
+        path.stat()
+        if not path.is_file():
+            raise SourceError(f"{path}: neither a folder nor a file")
         return Wheel(path)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
@@ -87,6 +91,8 @@ class Tree:
         """Return what is in a file."""
         file = self.folder / path
         try:
+            if not file.is_file():
+                raise SourceError(f"{file}: not an ordinary file")
             _check_size(path, file.stat().st_size)
             return file.read_bytes()
         except OSError as error:
@@ -106,6 +112,9 @@ class Tree:
         named = (version for _, version in installed.distributions(self.folder))
         return version or next(named, installed.UNKNOWN)
 
+    def close(self) -> None:
+        """Nothing is held open."""
+
 
 class Wheel:
     """A wheel file; only what is asked for is unpacked, in memory.
@@ -121,10 +130,11 @@ class Wheel:
         self._path = path
         try:
             self._archive = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, NotImplementedError, ValueError):
-            raise SourceError(f"{path}: not a wheel, or only a part of one (no zip file)") from None
-        self._names = {name.partition(".data/purelib/")[2] or name.partition(".data/platlib/")[2]
-                       or name: name for name in self._archive.namelist()}
+        except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+            raise SourceError(
+                f"{path}: not a wheel, or only a part of one ({error}); download it again"
+            ) from None
+        self._names = {_installed_as(name): name for name in self._archive.namelist()}
         if not self.has(f"{PACKAGE}/__init__.py"):
             raise SourceError(f"{path}: no vLLM in this wheel (no {PACKAGE}/__init__.py)")
 
@@ -159,7 +169,19 @@ class Wheel:
                 version = metadata["Version"]
         return version or installed.UNKNOWN
 
+    def close(self) -> None:
+        """Close the file."""
+        self._archive.close()
+
+
+def _installed_as(name: str) -> str:
+    """Return where pip puts a file of a wheel, within site-packages."""
+    for folder in (".data/purelib/", ".data/platlib/"):
+        if folder in name:
+            return name.partition(folder)[2]
+    return name
+
 
 def _check_size(path: str, size: int) -> None:
     if size > _LARGEST_FILE:
-        raise SourceError(f"{path} has {size} bytes, too many for a file of vLLM")
+        raise SourceError(f"{path}: {size} bytes, too many for a Python file of vLLM")
