@@ -14,7 +14,9 @@ def lines(audited: Sequence[Audited], failed: Sequence[Failed]) -> Iterator[str]
         for guard, findings in judged.findings.items():
             verdict = judged.verdict(guard)
             level = "notice" if verdict in (Verdict.FIXED, Verdict.ABSENT) else "warning"
-            shown = (f"{fault} {found.verdict}: {found.evidence}" for fault, found in findings.items())
+            shown = (
+                f"{fault} {found.verdict}: {found.evidence}" for fault, found in findings.items()
+            )
             message = "\n".join([f"{given}, {judged.build}", *shown])
             yield _annotation(level, f"vllm-guard: {guard} {verdict}", message)
     for item in failed:

@@ -47,7 +47,7 @@ def _table(audited: Sequence[Audited], labels: list[str]) -> Iterator[str]:
     columns = [(guard, fault) for guard, findings in guards.items() for fault in findings]
     widths = [max(len(fault), *map(len, Verdict)) for _, fault in columns]
     first = max(map(len, labels))
-    shown = [guard if list(guards[guard])[0] == fault else "" for guard, fault in columns]
+    shown = [guard if next(iter(guards[guard])) == fault else "" for guard, fault in columns]
     rows = [("", shown), ("", [fault for _, fault in columns])]
     for label, item in zip(labels, audited, strict=True):
         findings = item.judged.findings
@@ -65,9 +65,7 @@ def _answer(audited: Sequence[Audited], labels: list[str]) -> str:
         return f"no guard is needed on: {', '.join(free)}"
     fewest = min(left, key=len)
     best = [label for label, faults in zip(labels, left, strict=True) if len(faults) == len(fewest)]
-    return (
-        f"each of these needs a guard; fewest faults on {', '.join(best)}: {', '.join(fewest)}"
-    )
+    return f"each of these needs a guard; fewest faults on {', '.join(best)}: {', '.join(fewest)}"
 
 
 def _left(judged: JudgedBuild) -> list[str]:

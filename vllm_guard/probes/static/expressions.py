@@ -105,9 +105,7 @@ class Expressions:
         else:
             raise Unsupported(f"line {target.lineno}: it assigns to {type(target).__name__}")
 
-    def combine(
-        self, kind: ast.operator, left: Any, right: Any, in_place: bool = False
-    ) -> Any:
+    def combine(self, kind: ast.operator, left: Any, right: Any, in_place: bool = False) -> Any:
         """Carry out a binary operator, unless its result might be huge."""
         operators = _IN_PLACE if in_place else _BINARY
         if type(kind) not in operators:
@@ -119,9 +117,7 @@ class Expressions:
             numbers = [n for n in (left, right) if isinstance(n, int)]
             is_sequence = len(numbers) == 1 and max(sizes) > 0
             self.budget.check_size(
-                max(sizes) * numbers[0]
-                if is_sequence
-                else sum(n.bit_length() for n in numbers)
+                max(sizes) * numbers[0] if is_sequence else sum(n.bit_length() for n in numbers)
             )
         else:
             self.budget.check_size(sum(sizes))
@@ -273,7 +269,9 @@ class Expressions:
             if all(self.evaluate(condition, scope) for condition in first.ifs):
                 yield from self._rounds(rest, scope)
 
-    def _GeneratorExp(self, node: ast.GeneratorExp | ast.ListComp | ast.SetComp, scope: Scope) -> Any:
+    def _GeneratorExp(
+        self, node: ast.GeneratorExp | ast.ListComp | ast.SetComp, scope: Scope
+    ) -> Any:
         inner = Scope(scope.module, scope)
         # What := assigns in a comprehension is the function's.
         assigned = (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
@@ -336,7 +334,9 @@ class Expressions:
             function, outer = outer, outer.scope.function
         if node.args or function is None or function.owner is None:
             raise Unsupported(f"line {node.lineno}: it calls super in a way of its own")
-        instance = self._Name(ast.Name(function.first_argument, ast.Load(), lineno=node.lineno), scope)
+        instance = self._Name(
+            ast.Name(function.first_argument, ast.Load(), lineno=node.lineno), scope
+        )
         return super(function.owner, instance)
 
 

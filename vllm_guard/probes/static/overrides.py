@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vllm_guard.probes.static.program import Program
 from vllm_guard.probes.static.values import is_interpreted
@@ -98,12 +98,12 @@ def _overridden(
             method = methods.get(target.attribute)
             if method is None or not target.owner or _calls(method, target.attribute):
                 continue
-            cls = getattr(module, node.name, None)
-            owner = getattr(program.module(target.module), target.owner, None)
-            if is_interpreted(cls) and is_interpreted(owner) and cls is not owner:
-                if issubclass(cls, owner):
-                    where = f"{path}:{method.lineno} {node.name}.{target.attribute}"
-                    yield target, f"{where} overrides {target.path} and does not call it"
+            cls: Any = getattr(module, node.name, None)
+            owner: Any = getattr(program.module(target.module), target.owner, None)
+            both = is_interpreted(cls) and is_interpreted(owner)
+            if both and cls is not owner and issubclass(cls, owner):
+                where = f"{path}:{method.lineno} {node.name}.{target.attribute}"
+                yield target, f"{where} overrides {target.path} and does not call it"
 
 
 def _calls(method: ast.FunctionDef, name: str) -> bool:
@@ -137,9 +137,8 @@ def _set_attributes(node: ast.AST) -> Iterator[tuple[str, str]]:
         for target in node.targets:
             if isinstance(target, ast.Attribute):
                 yield _last_name(target.value), target.attr
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        if node.func.id == "setattr" and len(node.args) == 3:
-            name = node.args[1]
+    elif isinstance(node, ast.Call) and _last_name(node.func) == "setattr":
+        for name in node.args[1:2]:
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 yield _last_name(node.args[0]), name.value
 

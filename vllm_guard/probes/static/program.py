@@ -212,8 +212,9 @@ def _bindings(body: list[ast.stmt], always: bool) -> Iterator[tuple[str, _Bindin
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-                    yield inner.id, binding._replace(
-                        always=always and not isinstance(node, ast.AugAssign)
+                    yield (
+                        inner.id,
+                        binding._replace(always=always and not isinstance(node, ast.AugAssign)),
                     )
         elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             yield from _bindings(node.orelse, always)

@@ -1,4 +1,4 @@
-"""Where a vLLM can be read from without installing it: a folder or a wheel. Nothing is extracted."""
+"""Where a vLLM can be read from: a folder, or a wheel of which nothing is extracted."""
 
 from __future__ import annotations
 

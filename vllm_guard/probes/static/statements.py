@@ -15,6 +15,9 @@ from vllm_guard.probes.static.expressions import Expressions
 from vllm_guard.probes.static.libraries import TRANSPARENT
 from vllm_guard.probes.static.values import INTERPRETED, Function, Scope, Unresolved
 
+# Only the names of a class body have this one.
+_CLASS_BODY = "__qualname__"
+
 _DESCRIPTORS = (property, staticmethod, classmethod)
 
 
@@ -264,13 +267,10 @@ class Interpreter(Expressions):
 
 def _closure(scope: Scope) -> Scope | None:
     """Return the names that a function defined in ``scope`` sees: a class body's are not."""
-    while scope is not None and INTERPRETED_BODY in scope.names:
-        scope = scope.outer
-    return scope
-
-
-INTERPRETED_BODY = "__qualname__"
-"""Only the names of a class body have it."""
+    found: Scope | None = scope
+    while found is not None and _CLASS_BODY in found.names:
+        found = found.outer
+    return found
 
 
 def _functions_in(value: Any) -> list[Function]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,11 +63,10 @@ class Tensor:
         return bool(self.item())
 
     def __getitem__(self, key: Any) -> Any:
-        found = self.data[_places(self, key)] if isinstance(key, (int, slice)) else None
-        if found is None:
-            return Tensor([self.data[place] for place in _selected(self, key)])
-        is_part = isinstance(found, list) and (isinstance(key, slice) or self.ndim == 2)
-        return Tensor(found) if is_part else Scalar(found)
+        found = [self.data[place] for place in _selected(self, key)]
+        if not isinstance(key, (Scalar, int)):
+            return Tensor(found)
+        return Tensor(found[0]) if isinstance(found[0], list) else Scalar(found[0])
 
     def __setitem__(self, key: Any, value: Any) -> None:
         places = _selected(self, key)
@@ -77,7 +77,9 @@ class Tensor:
             raise RuntimeError("shape mismatch")
         for place, row in zip(places, rows, strict=True):
             is_row = isinstance(self.data[place], list)
-            self.data[place] = [row] * self.shape[1] if is_row and not isinstance(row, list) else row
+            self.data[place] = (
+                [row] * self.shape[1] if is_row and not isinstance(row, list) else row
+            )
 
     def __add__(self, other: Any) -> Any:
         return self._with(other, operator.add)
@@ -237,9 +239,7 @@ def _is_mask(key: Any) -> bool:
     return isinstance(key, Tensor) and all(isinstance(item, bool) for item in key.data)
 
 
-def _places(tensor: Tensor, key: Any) -> Any:
-    if not isinstance(key, slice):
-        return key
+def _slice(key: slice) -> slice:
     parts = (key.start, key.stop, key.step)
     return slice(*(None if part is None else operator.index(part) for part in parts))
 
@@ -251,10 +251,10 @@ def _selected(tensor: Tensor, key: Any) -> list[int]:
         if len(key) != len(tensor):
             raise IndexError("the mask has another length")
         return [place for place in every if key.data[place]]
-    if isinstance(key, Scalar) or isinstance(key, int):
+    if isinstance(key, (Scalar, int)):
         return [every[operator.index(key)]]
     if isinstance(key, slice):
-        return every[_places(tensor, key)]
+        return every[_slice(key)]
     if isinstance(key, Tensor) and key.ndim == 1:
         return [every[place] for place in key.data]
     raise Unsupported(f"it indexes a tensor with {type(key).__name__}")
@@ -310,7 +310,7 @@ TORCH = Library(
     int32="number",
     int64="number",
     float32="number",
-    inference_mode=lambda: _Nothing(),
+    inference_mode=nullcontext,
 )
 NUMPY = Library(
     __name__="numpy",
@@ -322,11 +322,3 @@ NUMPY = Library(
     int32="number",
     int64="number",
 )
-
-
-class _Nothing:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_error: object) -> None:
-        return None

@@ -20,28 +20,31 @@ from vllm_guard.probes.static.errors import Unsupported
 INTERPRETED = "_vllm_guard_interpreted"
 """Marks a class that was made from a syntax tree."""
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 _METHODS: dict[type, frozenset[str]] = {
-    str: frozenset(
-        ("startswith endswith split rsplit strip lstrip rstrip lower upper join removeprefix"
-         " removesuffix partition rpartition isdigit find").split()
+    str: _words(
+        "startswith endswith split rsplit strip lstrip rstrip lower upper join removeprefix"
+        " removesuffix partition rpartition isdigit find"
     ),
-    list: frozenset(
-        "append extend insert pop remove clear index count sort reverse copy".split()
+    list: _words("append extend insert pop remove clear index count sort reverse copy"),
+    tuple: _words("index count"),
+    dict: _words("get items keys values pop popitem setdefault update clear copy"),
+    set: _words(
+        "add discard remove pop update clear copy difference difference_update union issubset"
+        " intersection intersection_update issuperset isdisjoint"
     ),
-    tuple: frozenset(("index", "count")),
-    dict: frozenset("get items keys values pop popitem setdefault update clear copy".split()),
-    set: frozenset(
-        ("add discard remove pop update clear copy difference difference_update union issubset"
-         " intersection intersection_update issuperset isdisjoint").split()
+    frozenset: _words("difference union intersection issubset issuperset isdisjoint"),
+    deque: _words(
+        "append appendleft pop popleft extend extendleft remove clear index count insert reverse"
+        " copy rotate"
     ),
-    frozenset: frozenset("difference union intersection issubset issuperset isdisjoint".split()),
-    deque: frozenset(
-        ("append appendleft pop popleft extend extendleft remove clear index count insert"
-         " reverse copy rotate").split()
-    ),
-    BaseException: frozenset(("args",)),
-    Enum: frozenset(("name", "value")),
-}  # fmt: skip
+    BaseException: _words("args"),
+    Enum: _words("name value"),
+}
 
 
 class Scope:
@@ -58,7 +61,9 @@ class Scope:
     ) -> None:
         self.module = module
         self.outer = outer
-        self.function = function if function or outer is None else outer.function
+        self.function: Function | None = function
+        if function is None and outer is not None:
+            self.function = outer.function
         self.names: dict[str, Any] = {}
         self.not_local: set[str] = set()
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from types import ModuleType
 from typing import NamedTuple
 
+from vllm_guard.booking import ID_REUSE
 from vllm_guard.definition import Definition
 from vllm_guard.guards import DEFINITIONS
 from vllm_guard.guards.clamp import LAST_CHUNK, PREFILL_TOKEN
-from vllm_guard.booking import ID_REUSE
 from vllm_guard.guards.stale import NO_QUEUE, RESET, RESUME_EARLY
 from vllm_guard.installed import Build, parse
+from vllm_guard.pipeline import ASYNC_SCHEDULER
+from vllm_guard.probes.delivery import judge_prefill_token
 from vllm_guard.probes.static.errors import Unsupported
 from vllm_guard.probes.static.overrides import find_overrides
 from vllm_guard.probes.static.program import Program
@@ -28,6 +30,7 @@ _SUBJECTS = {
     RESET: "Scheduler.reset_prefix_cache",
     NO_QUEUE: "Scheduler._handle_stopped_request",
 }
+_ABSENT = Finding(Verdict.ABSENT, "")
 
 
 class JudgedBuild(NamedTuple):
@@ -102,30 +105,37 @@ class StaticProbe:
             # `vars(module)` has what was asked for.
             getattr(module, target.attribute if not target.owner else target.owner, None)
         found = definition.examine(module, self._judge, self._program.outside)
+        if found.get(PREFILL_TOKEN, _ABSENT).verdict is Verdict.NEEDED:
+            found[PREFILL_TOKEN] = self._with_async(found[PREFILL_TOKEN])
         return {
             fault: finding._replace(evidence=f"{finding.evidence} ({self._place(targets, fault)})")
             for fault, finding in found.items()
         }
 
+    def _with_async(self, finding: Finding) -> Finding:
+        """Tell what happens under async scheduling: the class that has placeholders."""
+        try:
+            module = self._program.module(ASYNC_SCHEDULER)
+            async_finding = judge_prefill_token(getattr(module, "AsyncScheduler", None))
+        except Exception:
+            return finding
+        evidence = f"{finding.evidence}; by AsyncScheduler: {async_finding.evidence}"
+        return finding._replace(evidence=evidence)
+
     def _judge(self, target: Target, module: ModuleType) -> Finding | None:
+        """Say what keeps a target from being wrapped, as `vllm_guard.targets.judge` does."""
         where = f"{target.module}:{target.path}"
         owner = getattr(module, target.owner or target.attribute, None)
         if isinstance(owner, Unresolved):
             return Finding(Verdict.UNKNOWN, f"{owner} could not be worked out")
         if target.owner and owner is not None and owner.__module__ != module.__name__:
-            return Finding(Verdict.FOREIGN, f"{target.module}:{target.owner} is {owner.__module__}'s")
+            found = f"{target.module}:{target.owner} is {owner.__module__}'s"
+            return Finding(Verdict.FOREIGN, found)
         if not exists(target, module):
             return Finding(Verdict.ABSENT, f"{where} does not exist")
         if target in self._overrides:
             return Finding(Verdict.FOREIGN, self._overrides[target])
-        function = vars(target.owner_in(module))[target.attribute]
-        if not isinstance(function, Function):
-            return Finding(Verdict.UNKNOWN, f"{where} is no plain function")
-        if function.decorator:
-            return Finding(Verdict.UNKNOWN, f"{where} is decorated by {function.decorator}")
-        if function.__module__ != module.__name__:
-            return Finding(Verdict.FOREIGN, f"{where} is {function.__module__}'s")
-        return judge_parameters(target, function)
+        return _judge_function(target, vars(target.owner_in(module))[target.attribute])
 
     def _place(self, targets: list[Target], fault: str) -> str:
         """Say where a fault shows: file, line and symbol."""
@@ -137,3 +147,14 @@ class StaticProbe:
             found = getattr(found, name, None)
         line = f":{found.node.lineno}" if isinstance(found, Function) else ""
         return f"{self._program.path(targets[0].module)}{line} {path}"
+
+
+def _judge_function(target: Target, function: object) -> Finding | None:
+    where = f"{target.module}:{target.path}"
+    if not isinstance(function, Function):
+        return Finding(Verdict.UNKNOWN, f"{where} is no plain function")
+    if function.decorator:
+        return Finding(Verdict.UNKNOWN, f"{where} is decorated by {function.decorator}")
+    if function.__module__ != target.module:
+        return Finding(Verdict.FOREIGN, f"{where} is {function.__module__}'s")
+    return judge_parameters(target, function)
