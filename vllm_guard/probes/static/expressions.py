@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from vllm_guard.probes.static.errors import Budget, Unsupported
 from vllm_guard.probes.static.libraries import BUILTINS, CALLABLE_TYPES
+from vllm_guard.probes.static.operators import COMPARE, UNARY, combine, size_of
 from vllm_guard.probes.static.values import (
     Function,
     Scope,
@@ -19,43 +19,6 @@ from vllm_guard.probes.static.values import (
     is_interpreted,
     set_attribute,
 )
-
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-}
-_IN_PLACE: dict[type, Callable[[Any, Any], Any]] = {
-    **_BINARY,
-    ast.Add: operator.iadd,
-    ast.Sub: operator.isub,
-    ast.BitAnd: operator.iand,
-    ast.BitOr: operator.ior,
-}
-_UNARY: dict[type, Callable[[Any], Any]] = {
-    ast.Not: operator.not_,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Invert: operator.invert,
-}
-_COMPARE: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.In: lambda item, items: item in items,
-    ast.NotIn: lambda item, items: item not in items,
-}
 
 
 class Expressions:
@@ -104,24 +67,6 @@ class Expressions:
             self._unpack(target.elts, list(value), scope)
         else:
             raise Unsupported(f"line {target.lineno}: it assigns to {type(target).__name__}")
-
-    def combine(self, kind: ast.operator, left: Any, right: Any, in_place: bool = False) -> Any:
-        """Carry out a binary operator, unless its result might be huge."""
-        operators = _IN_PLACE if in_place else _BINARY
-        if type(kind) not in operators:
-            raise Unsupported(f"it uses {type(kind).__name__}")
-        if isinstance(left, str) and isinstance(kind, ast.Mod):
-            return left  # a message; its width could be anything
-        sizes = [_size(left), _size(right)]
-        if isinstance(kind, ast.Mult):
-            numbers = [n for n in (left, right) if isinstance(n, int)]
-            is_sequence = len(numbers) == 1 and max(sizes) > 0
-            self.budget.check_size(
-                max(sizes) * numbers[0] if is_sequence else sum(n.bit_length() for n in numbers)
-            )
-        else:
-            self.budget.check_size(sum(sizes))
-        return operators[type(kind)](left, right)
 
     def _unpack(self, targets: list[ast.expr], values: list[Any], scope: Scope) -> None:
         stars = [place for place, item in enumerate(targets) if isinstance(item, ast.Starred)]
@@ -192,10 +137,10 @@ class Expressions:
 
     def _BinOp(self, node: ast.BinOp, scope: Scope) -> Any:
         left = self.evaluate(node.left, scope)
-        return self.combine(node.op, left, self.evaluate(node.right, scope))
+        return combine(self.budget, node.op, left, self.evaluate(node.right, scope))
 
     def _UnaryOp(self, node: ast.UnaryOp, scope: Scope) -> Any:
-        return _UNARY[type(node.op)](self.evaluate(node.operand, scope))
+        return UNARY[type(node.op)](self.evaluate(node.operand, scope))
 
     def _BoolOp(self, node: ast.BoolOp, scope: Scope) -> Any:
         value = None
@@ -213,7 +158,7 @@ class Expressions:
             for side in (left, right):
                 if isinstance(side, Unresolved) and not isinstance(kind, (ast.Is, ast.IsNot)):
                     raise Unsupported(f"line {node.lineno}: it depends on {side}")
-            result = _COMPARE[type(kind)](left, right)
+            result = COMPARE[type(kind)](left, right)
             if len(node.ops) == 1 or not result:
                 break
             left = right
@@ -324,7 +269,7 @@ class Expressions:
         if isinstance(receiver, str) and called.__name__ == "join":
             args = [list(args[0])]
             self.budget.check_size(sum(len(part) + len(receiver) for part in args[0]))
-        self.budget.check_size(sum(map(_size, [receiver, *args])))
+        self.budget.check_size(sum(map(size_of, [receiver, *args])))
         return called(*args, **kwargs)
 
     def _super(self, node: ast.Call, scope: Scope) -> Any:
@@ -338,7 +283,3 @@ class Expressions:
             ast.Name(function.first_argument, ast.Load(), lineno=node.lineno), scope
         )
         return super(function.owner, instance)
-
-
-def _size(thing: Any) -> int:
-    return len(thing) if isinstance(thing, (str, list, tuple, dict, set, frozenset)) else 0

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from vllm_guard.probes.standins import Anything
+from vllm_guard.probes.static.arrays import NUMPY, TORCH
 from vllm_guard.probes.static.errors import Budget, Unsupported
-from vllm_guard.probes.static.tensors import NUMPY, TORCH
 from vllm_guard.probes.static.values import get_attribute, set_attribute
 
 _MISSING = object()

@@ -13,6 +13,7 @@ from vllm_guard.probes.standins import Anything
 from vllm_guard.probes.static.errors import Unsupported
 from vllm_guard.probes.static.expressions import Expressions
 from vllm_guard.probes.static.libraries import TRANSPARENT
+from vllm_guard.probes.static.operators import combine
 from vllm_guard.probes.static.values import INTERPRETED, Function, Scope, Unresolved
 
 # Only the names of a class body have this one.
@@ -158,7 +159,7 @@ class Interpreter(Expressions):
     def _AugAssign(self, node: ast.AugAssign, scope: Scope) -> None:
         target: Any = node.target
         old = getattr(self, f"_{type(target).__name__}")(target, scope)
-        new = self.combine(node.op, old, self.evaluate(node.value, scope), in_place=True)
+        new = combine(self.budget, node.op, old, self.evaluate(node.value, scope), in_place=True)
         self.assign(target, new, scope)
 
     def _Delete(self, node: ast.Delete, scope: Scope) -> None:

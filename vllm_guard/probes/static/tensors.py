@@ -1,4 +1,4 @@
-"""As much of torch and numpy as gathering and merging embeddings takes, in plain Python.
+"""As much of a tensor as gathering and merging embeddings takes, in plain Python.
 
 Sizes are a handful of numbers. What is not here is not supported, never guessed.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 from vllm_guard.probes.static.errors import Unsupported
@@ -262,63 +260,12 @@ def _selected(tensor: Tensor, key: Any) -> list[int]:
 
 def zeros(*size: Any, **_options: Any) -> Tensor:
     """Return a vector or matrix of zeros; of False where its dtype is ``bool``."""
-    return _filled(False if _options.get("dtype") == "bool" else 0.0, size)
+    return filled(False if _options.get("dtype") == "bool" else 0.0, size)
 
 
-def ones(*size: Any, **_options: Any) -> Tensor:
-    """Return a vector or matrix of ones; of True where its dtype is ``bool``."""
-    return _filled(True if _options.get("dtype") == "bool" else 1.0, size)
-
-
-def _filled(number: Any, size: tuple[Any, ...]) -> Tensor:
+def filled(number: Any, size: tuple[Any, ...]) -> Tensor:
+    """Return a vector or matrix of one number."""
     rows, *columns = size[0] if isinstance(size[0], (tuple, list)) else size
     if len(columns) > 1 or rows * max(columns, default=1) > 10_000:
         raise Unsupported(f"it makes a tensor of shape {size}")
     return Tensor([[number] * columns[0] if columns else number for _ in range(rows)])
-
-
-def cat(tensors: Any, **options: Any) -> Tensor:
-    """Return the rows of all tensors."""
-    if options.get("dim", 0) != 0:
-        raise Unsupported("it joins tensors by columns")
-    return Tensor([row for tensor in tensors for row in tensor.data])
-
-
-def array(data: Any, **_options: Any) -> Tensor:
-    """Return a tensor of a list."""
-    return Tensor(list(data))
-
-
-class Library(SimpleNamespace):
-    """A module of which the rest is not supported."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise Unsupported(f"it uses {vars(self)['__name__']}.{name}")
-
-
-TORCH = Library(
-    __name__="torch",
-    Tensor=Tensor,
-    zeros=zeros,
-    ones=ones,
-    cat=cat,
-    concat=cat,
-    tensor=array,
-    bool="bool",
-    int32="number",
-    int64="number",
-    float32="number",
-    inference_mode=nullcontext,
-)
-NUMPY = Library(
-    __name__="numpy",
-    ndarray=Tensor,
-    array=array,
-    zeros=zeros,
-    concatenate=cat,
-    bool_="bool",
-    int32="number",
-    int64="number",
-)
