@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import sys
+from pathlib import Path
 
 from tests.releases.isolated import print_result, run_isolated
+from tests.scheduler.simulate import make_importable
 from vllm_guard.guards import DEFINITIONS
 from vllm_guard.states import Finding, worse
 
@@ -15,29 +17,26 @@ Verdicts = dict[str, dict[str, Finding]]
 """By guard and fault."""
 
 
-def live_verdicts(release: str, environment: dict[str, str] | None = None) -> Verdicts:
-    """Ask a release for its verdicts, in a process of its own.
+def live_verdicts(release: str | Path, *modules: str) -> Verdicts:
+    """Ask a release, or a tree, for its verdicts in a process of its own.
 
-    `environment` is added to that of the process.
+    Only `modules` are looked at, all that the guards know if none is named.
     """
-    arguments = ["-m", "tests.releases.live"]
-    result = run_isolated(release, arguments, timeout=TIMEOUT_SECONDS, environment=environment)
-    return findings_of(result)
-
-
-def findings_of(result: Any) -> Verdicts:
-    """The findings in what `main` has printed."""
+    arguments = ["-m", "tests.releases.live", *modules]
+    result = run_isolated(release, arguments, timeout=TIMEOUT_SECONDS)
     return {
         guard: {fault: Finding(*finding) for fault, finding in faults.items()}
         for guard, faults in result["findings"].items()
     }
 
 
-def _examine() -> Verdicts:
+def _examine(modules: list[str]) -> Verdicts:
     found: Verdicts = {}
     for definition in DEFINITIONS:
         findings = found[definition.name] = {}
         for name in definition.modules:
+            if modules and name not in modules:
+                continue
             try:
                 module = importlib.import_module(name)
             except ModuleNotFoundError as error:
@@ -50,9 +49,10 @@ def _examine() -> Verdicts:
 
 
 def main() -> None:
+    make_importable()
     import vllm
 
-    print_result({"vllm_file": vllm.__file__, "findings": _examine()})
+    print_result({"vllm_file": vllm.__file__, "findings": _examine(sys.argv[1:])})
 
 
 if __name__ == "__main__":

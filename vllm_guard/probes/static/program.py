@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from copy import copy
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from vllm_guard.probes.static.errors import Budget, Unsupported
+from vllm_guard.probes.static.imports import absolute, bound_by
 from vllm_guard.probes.static.libraries import LIBRARIES
 from vllm_guard.probes.static.sources import Source
 from vllm_guard.probes.static.statements import Interpreter
@@ -33,7 +35,7 @@ class Program:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.budget = Budget()
-        self._interpreter = Interpreter(self.budget)
+        self._interpreter = Interpreter(self.budget, self)
         self._modules: dict[str, ModuleType | None] = {}
         self._trees: dict[str, ast.Module] = {}
 
@@ -97,11 +99,12 @@ class Program:
     def _load(self, name: str, path: str) -> ModuleType:
         tree = self.tree(path)
         module = ModuleType(name)
+        is_package = path.endswith("/__init__.py")
+        module.__package__ = name if is_package else name.rpartition(".")[0]
         bindings: dict[str, list[_Binding]] = {}
         for bound, binding in _bindings(tree.body, always=True):
             bindings.setdefault(bound, []).append(binding)
-        is_package = path.endswith("/__init__.py")
-        resolver = _Resolver(self, self._interpreter, module, bindings, is_package)
+        resolver = _Resolver(self, self._interpreter, module, bindings)
         # As PEP 562 has it: called for names that are not there yet.
         vars(module)["__getattr__"] = resolver.resolve
         return module
@@ -116,13 +119,11 @@ class _Resolver:
         interpreter: Interpreter,
         module: ModuleType,
         bindings: dict[str, list[_Binding]],
-        is_package: bool,
     ) -> None:
         self._program = program
         self._interpreter = interpreter
         self._module = module
         self._bindings = bindings
-        self._is_package = is_package
 
     def resolve(self, name: str) -> Any:
         """Return the value of a name; AttributeError where the module does not bind it."""
@@ -161,40 +162,18 @@ class _Resolver:
             return self._interpreter.decorated(node, scope)
         if isinstance(node, ast.ClassDef):
             return self._interpreter.make_class(node, scope)
-        if isinstance(node, ast.Import):
-            return self._import(node, name)
-        if isinstance(node, ast.ImportFrom):
-            return self._import_from(node, name)
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            # Only this name: the others may load modules that nobody asks for.
+            named = [alias for alias in node.names if name == bound_by(alias)]
+            node = copy(node)
+            node.names = named[-1:]
         self._interpreter.run([node], scope)
         return scope.names[name]
-
-    def _import(self, node: ast.Import, name: str) -> Any:
-        for alias in node.names:
-            if alias.asname == name:
-                return self._program.imported(alias.name)
-            if alias.asname is None and alias.name.partition(".")[0] == name:
-                return self._program.imported(name)
-        raise AttributeError(name)
-
-    def _import_from(self, node: ast.ImportFrom, name: str) -> Any:
-        package = self._absolute(node)
-        for alias in node.names:
-            if (alias.asname or alias.name) == name:
-                return self._program.imported_from(package, alias.name)
-        raise AttributeError(name)
-
-    def _absolute(self, node: ast.ImportFrom) -> str:
-        if not node.level:
-            return node.module or ""
-        parts = self._module.__name__.split(".")
-        up = node.level - self._is_package
-        base = parts[: len(parts) - up]
-        return ".".join([*base, *([node.module] if node.module else [])])
 
     def _from_star(self, name: str) -> Any:
         for binding in self._bindings.get("*", ()):
             if isinstance(binding.node, ast.ImportFrom):
-                module = self._program.outside(self._absolute(binding.node))
+                module = self._program.outside(absolute(binding.node, self._module))
                 if module is not None and hasattr(module, name):
                     return getattr(module, name)
         raise AttributeError(name)
@@ -208,7 +187,7 @@ def _bindings(body: list[ast.stmt], always: bool) -> Iterator[tuple[str, _Bindin
             yield node.name, binding
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for alias in node.names:
-                yield alias.asname or alias.name.partition(".")[0], binding
+                yield bound_by(alias), binding
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
