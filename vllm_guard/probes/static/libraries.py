@@ -36,7 +36,11 @@ def _getattr(thing: Any, name: str, default: Any = _MISSING) -> Any:
 
 
 def _hasattr(thing: Any, name: str) -> bool:
-    return _getattr(thing, name, _MISSING) is not _MISSING
+    try:
+        get_attribute(thing, name)
+    except AttributeError:
+        return False
+    return True
 
 
 def _isinstance(thing: Any, kinds: Any) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Protocol
@@ -102,8 +103,20 @@ class Tree:
         """Return the paths of the Python files of packages that have vllm in their name."""
         for package in sorted(self.folder.glob(f"*{PACKAGE}*/")):
             if package.name != _OURS:
-                for file in sorted(package.rglob("*.py")):
-                    yield file.relative_to(self.folder).as_posix()
+                yield from self._files_in(package)
+
+    def _files_in(self, package: Path) -> Iterator[str]:
+        seen = set()
+        for folder, subfolders, names in os.walk(package, followlinks=True):
+            # A link may lead back to a folder above.
+            real = os.path.realpath(folder)
+            if real in seen:
+                subfolders.clear()
+                continue
+            seen.add(real)
+            subfolders.sort()
+            prefix = Path(folder).relative_to(self.folder).as_posix()
+            yield from (f"{prefix}/{name}" for name in sorted(names) if name.endswith(".py"))
 
     def version(self) -> str:
         """Return what ``_version.py`` says, else the distribution beside the package."""
