@@ -46,7 +46,8 @@ SAME_AS_PYTHON = [
     "result = {k: v for k, v in {'a': 1}.items()} | {'b': 2}",
     "result = sum(x for x in range(5) if x % 2)",
     "x = [1, 2, 3]; x += [4]; x[0] += 5; del x[1]; result = x",
-    "result = 0\nfor i in range(9):\n    if i == 3: continue\n    if i == 6: break\n    result += i",
+    "result = 0\nfor i in range(9):\n    if i == 3: continue\n    if i == 6: break\n"
+    "    result += i",
     "result = 0\nwhile result < 7: result += 2\nelse: result *= 10",
     "result = [y := 5, y * 2 if y else y]",
     "result = f'{1 + 1}-{\"a\"!s}'",
@@ -58,8 +59,8 @@ SAME_AS_PYTHON = [
     "from collections import deque\nq = deque([1]); q.appendleft(0); result = list(q)",
     "result = [*(1, 2), *[3]]; result = dict(**{'a': result})",
     "def f(n): return 1 if n < 2 else n * f(n - 1)\nresult = f(5)",
-    "def f():\n    n = 0\n    def g():\n        nonlocal n\n        n += 1\n        return n\n    g()\n"
-    "    return g()\nresult = f()",
+    "def f():\n    n = 0\n    def g():\n        nonlocal n\n        n += 1\n"
+    "        return n\n    g()\n    return g()\nresult = f()",
     "class A:\n    x = 3\n    def __init__(self, y): self.y = y\n    @property\n    def z(self):"
     " return self.x + self.y\n    @staticmethod\n    def s(v): return v\n    @classmethod\n"
     "    def c(cls): return cls.x\nclass B(A):\n    def __init__(self): super().__init__(4)\n"
