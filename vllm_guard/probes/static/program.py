@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -23,6 +25,18 @@ class _Binding(NamedTuple):
 
     node: ast.stmt
     always: bool
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect no garbage: a growing syntax tree has none, and looking takes as long as parsing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Program:
@@ -69,8 +83,10 @@ class Program:
             Unsupported: It cannot be parsed.
         """
         if path not in self._trees:
+            text = self.source.read(path)
             try:
-                self._trees[path] = ast.parse(self.source.read(path))
+                with _no_collection():
+                    self._trees[path] = ast.parse(text)
             except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 raise Unsupported(f"{path} cannot be parsed: {error}") from None
         return self._trees[path]
