@@ -42,6 +42,12 @@ def matrix(session: nox.Session) -> None:
     session.run(sys.executable, "-m", "tests.scheduler.matrix", *arguments)
 
 
+@nox.session(python=False)
+def verdicts(session: nox.Session) -> None:
+    """Ask every release for its verdicts, by source and by running it; write what they say."""
+    session.run(sys.executable, "-m", "tests.releases.verdicts", *session.posargs)
+
+
 @nox.session(python=VERSIONS)
 def unit(session: nox.Session) -> None:
     """Run tests/unit where there is neither vLLM nor torch."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
+from vllm_guard.probes.standins import Loaded
 from vllm_guard.states import Finding, Verdict
 from vllm_guard.targets import Target, Wrapper, judge
 
@@ -21,14 +23,14 @@ class Definition(NamedTuple):
         faults: Names of the faults it answers to.
         targets: The functions it wraps.
         probe: Looks at an imported module of the targets and returns a finding for each fault
-            that shows there.
+            that shows there; finds other modules with its second argument.
         wrappers: Makes the wrappers for one `Guard`, by target path.
     """
 
     name: str
     faults: tuple[str, ...]
     targets: tuple[Target, ...]
-    probe: Callable[[ModuleType], Mapping[str, Finding]]
+    probe: Callable[[ModuleType, Loaded], Mapping[str, Finding]]
     wrappers: Callable[[Guard], Mapping[str, Wrapper]]
 
     @property
@@ -44,11 +46,18 @@ class Definition(NamedTuple):
         """The faults that a target is needed for."""
         return target.faults or self.faults
 
-    def examine(self, module: ModuleType) -> dict[str, Finding]:
-        """Look at an imported module.
+    def examine(
+        self,
+        module: ModuleType,
+        judge: Callable[[Target, ModuleType], Finding | None] = judge,
+        loaded: Loaded = sys.modules.get,
+    ) -> dict[str, Finding]:
+        """Look at an imported module, or at one that stands for it.
 
         Args:
             module: One of `modules`, fully imported and not patched by us.
+            judge: Says what keeps a target from being wrapped.
+            loaded: Finds other modules by name.
 
         Returns:
             A finding for each fault that a target in it answers to: what keeps such a target from
@@ -68,7 +77,7 @@ class Definition(NamedTuple):
         probed: Mapping[str, Finding] = {}
         if len(refused) < len(faults):
             try:
-                probed = self.probe(module)
+                probed = self.probe(module, loaded)
             except Exception as error:
                 finding = Finding(Verdict.UNKNOWN, f"the probe failed: {error!r}")
                 probed = dict.fromkeys(faults, finding)

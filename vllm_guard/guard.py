@@ -11,7 +11,7 @@ from vllm_guard.counters import Counters
 from vllm_guard.definition import Definition
 from vllm_guard.log import logger
 from vllm_guard.settings import Settings
-from vllm_guard.states import Finding, Mode, State, Verdict, worst
+from vllm_guard.states import Finding, Mode, State, Verdict, worse, worst
 from vllm_guard.targets import Patch, Target, exists
 
 MAX_INTERNAL_ERRORS = 5
@@ -147,9 +147,7 @@ class Guard:
 
     def _merge(self, findings: Mapping[str, Finding]) -> None:
         for fault, finding in findings.items():
-            known = self.findings.get(fault, finding)
-            is_worse = worst((known.verdict, finding.verdict)) is not known.verdict
-            self.findings[fault] = finding if is_worse else known
+            self.findings[fault] = worse(self.findings.get(fault, finding), finding)
 
     def unwrap(self) -> None:
         """Put the original objects back and switch the guard off."""

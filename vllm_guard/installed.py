@@ -122,16 +122,24 @@ def find() -> Build | None:
     folder = package_folder()
     if folder is None:
         return None
-    version = _version_in_file(folder / "_version.py")
+    try:
+        version = version_in((folder / "_version.py").read_bytes())
+    except OSError:
+        version = None
     if version is None:
         version = next((version for _, version in distributions(folder.parent)), UNKNOWN)
     return parse(version)
 
 
-def _version_in_file(path: Path) -> str | None:
+def version_in(source: bytes) -> str | None:
+    """Return the ``__version__`` that a generated ``_version.py`` assigns, None if it does not.
+
+    Args:
+        source: What is in the file. It is not run.
+    """
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):
+        tree = ast.parse(source)
+    except (ValueError, SyntaxError):
         return None
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):

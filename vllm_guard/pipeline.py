@@ -20,7 +20,7 @@ from vllm_guard.rows import ReturnedRows
 from vllm_guard.targets import Target, Wrapper
 
 SCHEDULER = "vllm.v1.core.sched.scheduler"
-_ASYNC_SCHEDULER = "vllm.v1.core.sched.async_scheduler"
+ASYNC_SCHEDULER = "vllm.v1.core.sched.async_scheduler"
 
 # Every guard of the scheduler needs these, for the ledger.
 LEDGER_TARGETS = (
@@ -231,7 +231,7 @@ class Pipeline:
             pass
         ledger = None
         if getattr(scheduler, "num_sampled_tokens_per_step", 1) == 1:
-            async_class = getattr(sys.modules.get(_ASYNC_SCHEDULER), "AsyncScheduler", ())
+            async_class = getattr(sys.modules.get(ASYNC_SCHEDULER), "AsyncScheduler", ())
             ledger = Ledger(counts_placeholders=isinstance(scheduler, async_class))
             # Requests that were running before the guard came.
             ledger.unsettled.update(scheduler.requests)

@@ -79,3 +79,9 @@ class Finding(NamedTuple):
 
     verdict: Verdict
     evidence: str
+
+
+def worse(known: Finding, other: Finding) -> Finding:
+    """Return the more alarming of two findings about one fault, ``known`` where they are alike."""
+    is_worse = worst((known.verdict, other.verdict)) is not known.verdict
+    return other if is_worse else known

@@ -78,10 +78,16 @@ def judge(target: Target, module: ModuleType) -> Finding | None:
         return Finding(Verdict.UNKNOWN, f"{where} is compiled")
     if not _defined_in(innermost, module):
         return Finding(Verdict.FOREIGN, f"{where} was replaced by {origin(innermost)}")
-    parameters = tuple(inspect.signature(innermost).parameters)
-    if parameters[: len(target.parameters)] != target.parameters:
-        return Finding(Verdict.UNKNOWN, f"{where} takes ({', '.join(parameters)})")
-    return None
+    return judge_parameters(target, innermost)
+
+
+def judge_parameters(target: Target, function: Callable[..., Any]) -> Finding | None:
+    """Return why a function cannot stand where the target does, None if its parameters fit."""
+    parameters = tuple(inspect.signature(function).parameters)
+    if parameters[: len(target.parameters)] == target.parameters:
+        return None
+    where = f"{target.module}:{target.path}"
+    return Finding(Verdict.UNKNOWN, f"{where} takes ({', '.join(parameters)})")
 
 
 def unwrapped(function: Any) -> Iterator[Any]:

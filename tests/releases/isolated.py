@@ -29,8 +29,10 @@ class SubprocessFailed(Exception):
     """The subprocess died, hung, printed no result or ran on another vLLM."""
 
 
-def vllm_folder(release: str) -> Path:
+def vllm_folder(release: str | Path) -> Path:
     """The folder whose `vllm` package a subprocess for `release` must import."""
+    if isinstance(release, Path):
+        return release
     if release != INSTALLED:
         return release_tree(release)
     spec = importlib.util.find_spec("vllm")
@@ -39,7 +41,7 @@ def vllm_folder(release: str) -> Path:
     return Path(spec.origin).parents[1]
 
 
-def clean_environment(release: str, extra: dict[str, str] | None = None) -> dict[str, str]:
+def clean_environment(release: str | Path, extra: dict[str, str] | None = None) -> dict[str, str]:
     """The environment of a subprocess that imports `release` and this checkout's packages."""
     # The installed vLLM is found anyway; site-packages in front could hide standard modules.
     folders = [REPOSITORY] if release == INSTALLED else [vllm_folder(release), REPOSITORY]
@@ -62,7 +64,7 @@ def print_result(result: Any) -> None:
 
 
 def run_isolated(
-    release: str,
+    release: str | Path,
     arguments: list[str],
     *,
     timeout: float,
@@ -70,9 +72,9 @@ def run_isolated(
 ) -> Any:
     """Run `python ARGUMENTS` on `release` and return what it handed to `print_result`.
 
-    `release` is a version or `INSTALLED`; `arguments` are the interpreter's (`["-m", "module"]`,
-    `["-c", "code"]`); `environment` is added to the clean one. The result must be a mapping with
-    the key `vllm_file`, which is checked against the tree.
+    `release` is a version, `INSTALLED` or the folder of a tree; `arguments` are the interpreter's
+    (`["-m", "module"]`, `["-c", "code"]`); `environment` is added to the clean one. The result
+    must be a mapping with the key `vllm_file`, which is checked against the tree.
     """
     folder = vllm_folder(release)
     try:

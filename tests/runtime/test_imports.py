@@ -207,7 +207,7 @@ def test_each_module_of_a_guard_is_considered_when_it_comes(miniature: Miniature
         vllm_guard.runtime.DEFINITIONS = (definition._replace(
             faults=("prefill-token",),
             targets=targets,
-            probe=lambda module: {"prefill-token": Finding(Verdict.NEEDED, module.__name__)},
+            probe=lambda module, _: {"prefill-token": Finding(Verdict.NEEDED, module.__name__)},
             wrappers=lambda guard: {target.path: call for target in targets},
         ),)
         vllm_guard.register()

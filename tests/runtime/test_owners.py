@@ -181,7 +181,7 @@ def test_a_build_with_the_fix_is_left_alone(miniature: Miniature) -> None:
         from vllm_guard.states import Finding, Verdict
         definition = vllm_guard.runtime.DEFINITIONS[0]
         fixed = {fault: Finding(Verdict.FIXED, "refused") for fault in definition.faults}
-        vllm_guard.runtime.DEFINITIONS = (definition._replace(probe=lambda _: fixed),)
+        vllm_guard.runtime.DEFINITIONS = (definition._replace(probe=lambda *_: fixed),)
         vllm_guard.register()
         import vllm.v1.core.sched.scheduler
         report([state(), wrapped()])

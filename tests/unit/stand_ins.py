@@ -47,14 +47,14 @@ def call_through(wrapped: Callable[..., Any], _instance: Any, args: Any, kwargs:
     return wrapped(*args, **kwargs)
 
 
-def needed(_module: ModuleType) -> Mapping[str, Finding]:
+def needed(_module: ModuleType, _loaded: object) -> Mapping[str, Finding]:
     """Find the one fault of the stand-in guard in whatever module."""
     return finds(Verdict.NEEDED)(_module)
 
 
-def finds(verdict: Verdict) -> Callable[[ModuleType], Mapping[str, Finding]]:
+def finds(verdict: Verdict) -> Callable[..., Mapping[str, Finding]]:
     """Return a probe that always finds ``verdict``."""
-    return lambda _module: {"fault": Finding(verdict, f"the probe says {verdict}")}
+    return lambda *_: {"fault": Finding(verdict, f"the probe says {verdict}")}
 
 
 def make_guard(mode: Mode = Mode.AUTO, **changes: Any) -> Guard:

@@ -127,7 +127,7 @@ def test_a_forced_guard_cannot_wrap_what_is_not_there() -> None:
 def test_a_probe_that_fails_makes_the_verdict_unknown(module: ModuleType) -> None:
     """The error is the evidence, for each fault."""
 
-    def probe(_module: ModuleType) -> Any:
+    def probe(_module: ModuleType, _loaded: Any) -> Any:
         raise RuntimeError("no such shape")
 
     before, guard = functions(module), make_guard(probe=probe, faults=("one", "two"))
@@ -144,7 +144,7 @@ def test_the_worst_verdict_of_its_faults_is_the_guard_s_own(module: ModuleType) 
         "one": Finding(Verdict.NEEDED, "raises"),
         "two": Finding(Verdict.UNKNOWN, "takes (x)"),
     }
-    guard = make_guard(faults=("one", "two"), probe=lambda _module: findings)
+    guard = make_guard(faults=("one", "two"), probe=lambda *_: findings)
     guard.consider(module)
     assert (guard.state, guard.verdict) == (State.SKIPPED, Verdict.UNKNOWN)
     assert guard.detail == "raises; takes (x)"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from vllm_guard import __version__
-from vllm_guard.cli import explain, status
+from vllm_guard.cli import audit, explain, status
 from vllm_guard.cli.errors import CommandError
 
 
@@ -28,14 +28,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"vllm-guard {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     status.add_parser(commands)
+    audit.add_parser(commands)
     explain.add_parser(commands)
     options = parser.parse_args(arguments)
     try:
-        print("\n".join(options.run(options)), flush=True)
+        _print(options.run(options))
     except CommandError as error:
-        print(f"vllm-guard: {error}", file=sys.stderr)
+        _print(error.output)
+        for message in error.messages:
+            print(f"vllm-guard: {message}", file=sys.stderr)
         return 2
+    return 0
+
+
+def _print(lines: Iterable[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    try:
+        print(text, end="", flush=True)
     except BrokenPipeError:
         # The reader has had enough; Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0

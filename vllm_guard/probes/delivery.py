@@ -7,25 +7,28 @@ no configuration, no model, nothing of vLLM imported.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from vllm_guard.probes.preemption import finding, judge_session_border
+from vllm_guard.probes.standins import Loaded
 from vllm_guard.states import Finding, Verdict
 
 _TOKEN = 7
 _FRAME_BLIND = ("self", "request", "new_token_ids", "is_stale")
 
 
-def probe(module: ModuleType) -> Mapping[str, Finding]:
+def probe(module: ModuleType, _loaded: Loaded = sys.modules.get) -> Mapping[str, Finding]:
     """Judge the faults of ``clamp`` that come from a token without a frame.
 
     Args:
         module: ``vllm.v1.core.sched.scheduler``, fully imported and not patched.
+        _loaded: Finds other modules by name; none is needed.
     """
     method = module.Scheduler._update_request_with_output
-    prefill = _judge_prefill_token(method, module.Scheduler)
+    prefill = judge_prefill_token(module.Scheduler)
     later = _judge_frame_blindness(method, module.Scheduler)
     session = finding(lambda: judge_session_border(module), module, "_handle_stopped_request")
     return {
@@ -36,8 +39,13 @@ def probe(module: ModuleType) -> Mapping[str, Finding]:
     }
 
 
-def _judge_prefill_token(method: Any, scheduler_class: type) -> Finding:
-    """A prefill with 4 of 9 tokens computed and no placeholder gets a token."""
+def judge_prefill_token(scheduler_class: Any) -> Finding:
+    """A prefill with 4 of 9 tokens computed and no placeholder gets a token.
+
+    Args:
+        scheduler_class: ``Scheduler``, or one derived from it.
+    """
+    method = scheduler_class._update_request_with_output
     outcome = _deliver(method, scheduler_class, _StandInRequest(computed=4, placeholders=0))
     if isinstance(outcome, AssertionError):
         return Finding(Verdict.NEEDED, "a token of an unfinished prefill fails an assertion")
@@ -72,7 +80,7 @@ def _deliver(method: Any, scheduler_class: Any, request: _StandInRequest) -> lis
 
 
 class _StandInRequest(SimpleNamespace):
-    """What the method and ``check_stop`` read of a request, 9 prompt tokens long.
+    """A request of 9 prompt tokens: what ``check_stop`` and all forms of the method read of one.
 
     Args:
         computed: Its ``num_computed_tokens``.
@@ -83,6 +91,10 @@ class _StandInRequest(SimpleNamespace):
         self.appended: list[int] = []
         super().__init__(
             request_id="vllm-guard-probe",
+            # Neither running, nor reset with frames in flight.
+            status=None,
+            discard_latest_async_tokens=False,
+            async_tokens_to_discard=0,
             num_prompt_tokens=9,
             num_tokens=9,
             num_output_tokens=1,

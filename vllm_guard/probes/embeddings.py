@@ -12,40 +12,43 @@ from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from vllm_guard.probes.standins import Anything, StandInRequest, stand_in_scheduler
+from vllm_guard.probes.standins import Anything, Loaded, StandInRequest, stand_in_scheduler
 from vllm_guard.states import Finding, Verdict
 from vllm_guard.targets import unwrapped
+
+_Judge = Callable[[ModuleType, Loaded], Finding]
 
 _REQUEST = "vllm-guard-probe"
 _KEY = "vllm-guard-key"
 _PLACEHOLDERS = 3
 
 
-def probe(module: ModuleType) -> Mapping[str, Finding]:
+def probe(module: ModuleType, loaded: Loaded = sys.modules.get) -> Mapping[str, Finding]:
     """Judge the faults of ``mm_merge`` that show in one module.
 
     Args:
         module: A fully imported module of the guard's targets, not patched.
+        loaded: Finds other modules by name.
     """
     judges = _JUDGES[module.__name__]
-    if not _counts_by_item():
+    if not _counts_by_item(loaded):
         absent = Finding(
             Verdict.ABSENT, "embeddings are counted when the encoder's output is stored"
         )
         return dict.fromkeys(judges, absent)
-    return {fault: _guarded(judge, module) for fault, judge in judges.items()}
+    return {fault: _guarded(judge, module, loaded) for fault, judge in judges.items()}
 
 
-def _guarded(judge: Callable[[ModuleType], Finding], module: ModuleType) -> Finding:
+def _guarded(judge: _Judge, module: ModuleType, loaded: Loaded) -> Finding:
     try:
-        return judge(module)
+        return judge(module, loaded)
     except Exception as error:
         return Finding(Verdict.UNKNOWN, f"{module.__name__} on stand-ins raised {error!r}")
 
 
-def _counts_by_item() -> bool:
+def _counts_by_item(loaded: Loaded) -> bool:
     # Up to 0.12 rows are scattered to their placeholders before they are kept.
-    inputs = sys.modules.get("vllm.multimodal.inputs")
+    inputs = loaded("vllm.multimodal.inputs")
     position = getattr(inputs, "PlaceholderRange", None)
     return hasattr(position, "get_embeds_indices_in_range")
 
@@ -63,8 +66,8 @@ def _feature() -> Any:
     return SimpleNamespace(identifier=_KEY, mm_position=_Position(), modality="image", data=None)
 
 
-def _judge_v1(module: ModuleType) -> Finding:
-    torch = sys.modules["torch"]
+def _judge_v1(module: ModuleType, loaded: Loaded) -> Finding:
+    torch: Any = loaded("torch")
     state = SimpleNamespace(
         mm_features=[_feature()], num_computed_tokens=0, num_prompt_tokens=_PLACEHOLDERS
     )
@@ -89,8 +92,9 @@ def _judge_v1(module: ModuleType) -> Finding:
     return _judge_gathered(*gather(runner, scheduled))
 
 
-def _judge_v2(module: ModuleType) -> Finding:
-    torch, np = sys.modules["torch"], sys.modules["numpy"]
+def _judge_v2(module: ModuleType, loaded: Loaded) -> Finding:
+    torch: Any = loaded("torch")
+    np: Any = loaded("numpy")
     rows = {_KEY: torch.zeros((2, 1), device="cpu")}
     features = {_REQUEST: [_feature()]}
     runner = _stand_in(
@@ -119,8 +123,10 @@ class _HostTorch:
         return sys.modules["torch"].zeros(*size, dtype=dtype, device="cpu")
 
 
-def _on_host(function: Any) -> FunctionType:
+def _on_host(function: Any) -> Any:
     *_, code = unwrapped(function)
+    if not isinstance(code, FunctionType):
+        return function  # interpreted: there is no accelerator
     names = vars(sys.modules[code.__module__]) | {"torch": _HostTorch(), "PIN_MEMORY": False}
     return FunctionType(code.__code__, names, code.__name__, code.__defaults__, code.__closure__)
 
@@ -151,23 +157,26 @@ def _judge_gathered(embeddings: list[Any], mask: Any) -> Finding:
     return Finding(Verdict.FIXED, "a short item is gathered in full")
 
 
-def _judge_merge(module: ModuleType) -> Finding:
-    if _merge(module, 2) is None:
+def _judge_merge(module: ModuleType, loaded: Loaded) -> Finding:
+    if _merge(module, 2, loaded) is None:
         return Finding(Verdict.NEEDED, "a short item fails the merge of the whole batch")
     return Finding(Verdict.FIXED, "a short item does not fail the merge")
 
 
-def _judge_one_row(module: ModuleType) -> Finding:
-    merged = _merge(module, 1)
+def _judge_one_row(module: ModuleType, loaded: Loaded) -> Finding:
+    merged = _merge(module, 1, loaded)
     if merged is None:
         return Finding(Verdict.FIXED, "a single row is not spread over all placeholders")
-    if merged.flatten().tolist() == [1.0, 1.0, 1.0]:
+    numbers = merged.flatten().tolist()
+    if numbers == [1.0, 1.0, 1.0]:
         return Finding(Verdict.NEEDED, "a single row is spread over all placeholders")
-    return Finding(Verdict.UNKNOWN, f"a single row became {merged.flatten().tolist()}")
+    if numbers in ([1.0, 0.0, 0.0], [0.0, 0.0, 0.0]):
+        return Finding(Verdict.FIXED, "a single row is not spread over all placeholders")
+    return Finding(Verdict.UNKNOWN, f"a single row became {numbers}")
 
 
-def _merge(module: ModuleType, rows: int) -> Any | None:
-    torch = sys.modules["torch"]
+def _merge(module: ModuleType, rows: int, loaded: Loaded) -> Any | None:
+    torch: Any = loaded("torch")
     with torch.inference_mode():
         try:
             return module._merge_multimodal_embeddings(
@@ -179,7 +188,7 @@ def _merge(module: ModuleType, rows: int) -> Any | None:
             return None
 
 
-def _judge_reused_key(module: ModuleType) -> Finding:
+def _judge_reused_key(module: ModuleType, _loaded: Loaded) -> Finding:
     """A key is cached with 3 embeddings, and a request has 5 placeholders for it."""
     owner, second = _request("owner", 3), _request("second", 5)
     manager = module.EncoderCacheManager(cache_size=100)
@@ -219,7 +228,7 @@ def _request(name: str, placeholders: int) -> Any:
     )
 
 
-_JUDGES: dict[str, dict[str, Callable[[ModuleType], Finding]]] = {
+_JUDGES: dict[str, dict[str, _Judge]] = {
     "vllm.v1.worker.gpu_model_runner": {"short-item": _judge_v1},
     "vllm.v1.worker.gpu.mm.encoder_runner": {"short-item": _judge_v2},
     "vllm.model_executor.models.utils": {"short-item": _judge_merge, "one-row": _judge_one_row},

@@ -5,19 +5,21 @@ Single methods of the scheduler run on stand-ins; nothing of vLLM is imported.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from vllm_guard.probes.standins import decoding_request, stand_in_scheduler
+from vllm_guard.probes.standins import Loaded, decoding_request, stand_in_scheduler
 from vllm_guard.states import Finding, Verdict
 
 
-def probe(module: ModuleType) -> Mapping[str, Finding]:
+def probe(module: ModuleType, _loaded: Loaded = sys.modules.get) -> Mapping[str, Finding]:
     """Judge the faults of ``stale``.
 
     Args:
         module: ``vllm.v1.core.sched.scheduler``, fully imported and not patched.
+        _loaded: Finds other modules by name; none is needed.
     """
     return {
         "resume-early": finding(lambda: _judge_resume(module), module, "_preempt_request"),

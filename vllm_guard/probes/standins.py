@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+Loaded = Callable[[str], ModuleType | None]
+"""Finds a module by its name, as ``sys.modules.get`` does."""
 
 _PATIENCE = 1000
 

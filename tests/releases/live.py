@@ -1,0 +1,59 @@
+"""The verdicts of the imported, unpatched modules of the vLLM on the path: ``python -m`` this."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from tests.releases.isolated import print_result, run_isolated
+from tests.scheduler.simulate import make_importable
+from vllm_guard.guards import DEFINITIONS
+from vllm_guard.states import Finding, worse
+
+TIMEOUT_SECONDS = 300
+
+Verdicts = dict[str, dict[str, Finding]]
+"""By guard and fault."""
+
+
+def live_verdicts(release: str | Path, *modules: str) -> Verdicts:
+    """Ask a release, or a tree, for its verdicts in a process of its own.
+
+    Only `modules` are looked at, all that the guards know if none is named.
+    """
+    arguments = ["-m", "tests.releases.live", *modules]
+    result = run_isolated(release, arguments, timeout=TIMEOUT_SECONDS)
+    return {
+        guard: {fault: Finding(*finding) for fault, finding in faults.items()}
+        for guard, faults in result["findings"].items()
+    }
+
+
+def _examine(modules: list[str]) -> Verdicts:
+    found: Verdicts = {}
+    for definition in DEFINITIONS:
+        findings = found[definition.name] = {}
+        for name in definition.modules:
+            if modules and name not in modules:
+                continue
+            try:
+                module = importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if not name.startswith(error.name or "?"):
+                    raise
+                continue
+            for fault, finding in definition.examine(module).items():
+                findings[fault] = worse(findings.get(fault, finding), finding)
+    return found
+
+
+def main() -> None:
+    make_importable()
+    import vllm
+
+    print_result({"vllm_file": vllm.__file__, "findings": _examine(sys.argv[1:])})
+
+
+if __name__ == "__main__":
+    main()

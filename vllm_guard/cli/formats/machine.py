@@ -1,0 +1,46 @@
+"""JSON, schema version 1.
+
+``schema_version``: 1; it changes when a field is renamed, removed or means something else.
+``vllm_guard``: version of this package.
+``builds``: for each build that was judged ``input`` (as given), ``version`` (as the build says,
+"unknown" if it does not; no verdict rests on it) and ``guards``: ``guard``, ``verdict`` and
+``faults``: ``fault``, ``verdict``, ``evidence``. Verdicts are the words of `Verdict`.
+``errors``: for each input that could not be judged ``input`` and ``error``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from vllm_guard import __version__
+from vllm_guard.cli.formats.audited import Audited, Failed
+
+SCHEMA_VERSION = 1
+
+
+def lines(audited: Sequence[Audited], failed: Sequence[Failed]) -> Iterable[str]:
+    """Return the document's lines."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "vllm_guard": __version__,
+        "builds": [_build(item) for item in audited],
+        "errors": [{"input": item.given, "error": item.message} for item in failed],
+    }
+    return json.dumps(document, indent=2).splitlines()
+
+
+def _build(item: Audited) -> dict[str, Any]:
+    guards = [
+        {
+            "guard": guard,
+            "verdict": str(item.judged.verdict(guard)),
+            "faults": [
+                {"fault": fault, "verdict": str(finding.verdict), "evidence": finding.evidence}
+                for fault, finding in findings.items()
+            ],
+        }
+        for guard, findings in item.judged.findings.items()
+    ]
+    return {"input": item.given, "version": item.judged.build.version, "guards": guards}
