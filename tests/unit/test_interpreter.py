@@ -91,6 +91,7 @@ NOT_DONE = {
     "making a class": "type('A', (), {})",
     "formats of any width": "'{:>9999999999}'.format(1)",
     "yielding": "yield 1",
+    "a generator that does not yield": "if False: yield 1\n    return 2",
     "an endless loop": "while True: pass",
     "endless recursion": "return run()",
     "doubling": "x = 'ab'\n    while True: x = x + x",

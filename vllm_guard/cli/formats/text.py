@@ -64,7 +64,7 @@ def _answer(audited: Sequence[Audited], labels: list[str]) -> str:
     if free:
         return f"no guard is needed on: {', '.join(free)}"
     fewest = min(left, key=len)
-    best = [label for label, faults in zip(labels, left, strict=True) if len(faults) == len(fewest)]
+    best = [label for label, faults in zip(labels, left, strict=True) if faults == fewest]
     return f"each of these needs a guard; fewest faults on {', '.join(best)}: {', '.join(fewest)}"
 
 

@@ -66,6 +66,7 @@ def open_source(path: Path) -> Source:
 
 def _open_tree(path: Path) -> Tree:
     list(path.iterdir())  # may it be read at all?
+    path = Path(os.path.abspath(path))
     for folder in (path, path.parent):
         if (folder / PACKAGE / "__init__.py").is_file() and path in (folder, folder / PACKAGE):
             return Tree(folder)

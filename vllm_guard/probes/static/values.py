@@ -119,9 +119,22 @@ class Function:
         """Carry it out."""
         if self.decorator:
             raise Unsupported(f"{self.__qualname__} is decorated by {self.decorator}")
+        if self._is_generator:
+            raise Unsupported(f"{self.__qualname__} is a generator")
         bound = self.__signature__.bind(*args, **kwargs)
         bound.apply_defaults()
         return self._run(self, dict(bound.arguments))
+
+    @cached_property
+    def _is_generator(self) -> bool:
+        nodes: list[ast.AST] = [self.node]
+        while nodes:
+            for child in ast.iter_child_nodes(nodes.pop()):
+                if isinstance(child, (ast.Yield, ast.YieldFrom)):
+                    return True
+                if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+                    nodes.append(child)
+        return False
 
     @property
     def first_argument(self) -> str:
