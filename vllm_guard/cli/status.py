@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> Iterator[str]:
 def _lines(build: installed.Build, folder: Path) -> Iterator[str]:
     yield f"vllm-guard {__version__} on {build} in {folder}"
     chosen = settings.read(os.environ)
-    for warning in [*_environment_warnings(), *chosen.problems, *chosen.notes]:
+    for warning in [*_environment_warnings(), *chosen.problems]:
         yield f"warning: {warning}"
     report = _probe_in_new_process()
     for name, error in report["failed"].items():
