@@ -21,21 +21,20 @@ from vllm_guard import runs
 from vllm_guard.log import logger
 from vllm_guard.private_folder import NotPrivate
 from vllm_guard.process_report import ProcessReport
+from vllm_guard.report_reader import read_run
 from vllm_guard.targets import Patch, Target, judge
-from vllm_guard.this_process import is_alive
+from vllm_guard.this_process import REGISTRY_MODULE, is_alive
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-MODULE = "vllm.v1.metrics.prometheus"
-"""The module of vLLM that chooses the registry behind ``/metrics``."""
 TRIGGERS = "vllm_guard_triggers"
 INTERNAL_ERRORS = "vllm_guard_internal_errors"
 INFO = "vllm_guard"
 EFFECTIVE = "vllm_guard_effective"
 
-_REGISTRY_OF = Target(MODULE, "get_prometheus_registry", ())
+_REGISTRY_OF = Target(REGISTRY_MODULE, "get_prometheus_registry", ())
 
 
 class Collector:
@@ -73,7 +72,7 @@ class Collector:
         yield own
         try:
             with runs.open_run(self._folder, self._run, make=False) as folder:
-                for report in runs.read_run(folder):
+                for report in read_run(folder):
                     if isinstance(report, ProcessReport) and report.pid != own.pid:
                         yield report
         except (OSError, NotPrivate):
@@ -159,7 +158,7 @@ class Endpoint:
         """Begin.
 
         Args:
-            module: The imported `MODULE`.
+            module: The imported module that chooses the registry.
         """
         from prometheus_client import REGISTRY
 

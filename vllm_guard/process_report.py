@@ -1,24 +1,18 @@
 """What one process tells others about its guards: the content of its file in the state folder.
 
-The file is JSON. Whoever reads one takes nothing in it for granted: types, sizes and characters are
-checked, because names go into metrics and all of it onto somebody's terminal.
+The file is JSON. This is the writing side; `vllm_guard.report_reader` is the other.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 SCHEMA = 1
 """Files of another schema are of another version of this package, and are passed over."""
 
-_MAX_GUARDS = 32
-_MAX_TRIGGERS = 256
 _MAX_TEXT = 300
-_MAX_COUNT = 2**63
-_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
 class Trigger(NamedTuple):
@@ -101,105 +95,13 @@ def guard_report(status: Mapping[str, Any]) -> GuardReport:
 def encode(report: ProcessReport) -> bytes:
     """Return the content of the report's file."""
     guards = {
-        name: guard._replace(obstacle=_printable(guard.obstacle))._asdict()
+        name: guard._replace(obstacle=printable(guard.obstacle))._asdict()
         | {"triggers": [trigger._asdict() for trigger in guard.triggers]}
         for name, guard in report.guards.items()
     }
     return json.dumps(report._asdict() | {"schema": SCHEMA, "guards": guards}).encode()
 
 
-def decode(content: bytes) -> ProcessReport:
-    """Return the report that a file holds.
-
-    Raises:
-        ValueError: It is no report of this schema; the message says what is wrong.
-    """
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        raise ValueError("it is no JSON") from None
-    fields = _Fields(found)
-    if fields.integer("schema") != SCHEMA:
-        raise ValueError(f"its schema is not {SCHEMA}")
-    guards = fields.mapping("guards", _MAX_GUARDS)
-    return ProcessReport(
-        pid=fields.integer("pid", least=1, below=2**31),
-        started=fields.integer("started"),
-        role=fields.name("role"),
-        guards={_name(name): _decode_guard(_Fields(guard)) for name, guard in guards.items()},
-    )
-
-
-def _decode_guard(fields: _Fields) -> GuardReport:
-    effective = fields.value("effective")
-    if not (effective is None or isinstance(effective, bool)):
-        raise ValueError("effective is neither true, false nor null")
-    return GuardReport(
-        verdict=fields.name("verdict"),
-        state=fields.name("state"),
-        effective=effective,
-        obstacle=_printable(fields.text("obstacle")),
-        triggers=tuple(map(_decode_trigger, fields.sequence("triggers", _MAX_TRIGGERS))),
-        internal_errors=fields.integer("internal_errors"),
-    )
-
-
-def _decode_trigger(found: Any) -> Trigger:
-    fields = _Fields(found)
-    last = fields.value("last")
-    # Also false for NaN, which is JSON to Python. 1e11 seconds are 3,000 years.
-    if isinstance(last, bool) or not isinstance(last, int | float) or not 0 <= last < 1e11:
-        raise ValueError("last is no time")
-    return Trigger(fields.name("reason"), fields.name("action"), fields.integer("times"), last)
-
-
-class _Fields:
-    """The fields of a JSON object; each is checked when it is asked for."""
-
-    def __init__(self, found: Any) -> None:
-        if not isinstance(found, dict):
-            raise ValueError("an object is expected")
-        self._found = found
-
-    def value(self, key: str) -> Any:
-        if key not in self._found:
-            raise ValueError(f"{key} is missing")
-        return self._found[key]
-
-    def integer(self, key: str, least: int = 0, below: int = _MAX_COUNT) -> int:
-        value = self.value(key)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < below:
-            raise ValueError(f"{key} is no number from {least} to {below - 1}")
-        return value
-
-    def text(self, key: str) -> str:
-        value = self.value(key)
-        if not isinstance(value, str):
-            raise ValueError(f"{key} is no text")
-        return value
-
-    def name(self, key: str) -> str:
-        return _name(self.value(key))
-
-    def mapping(self, key: str, most: int) -> dict[str, Any]:
-        value = self.value(key)
-        if not isinstance(value, dict) or len(value) > most:
-            raise ValueError(f"{key} is no object of at most {most}")
-        return value
-
-    def sequence(self, key: str, most: int) -> Iterable[Any]:
-        value = self.value(key)
-        if not isinstance(value, list) or len(value) > most:
-            raise ValueError(f"{key} is no list of at most {most}")
-        return value
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str) or _NAME.fullmatch(value) is None:
-        raise ValueError("a name is expected")
-    return value
-
-
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return the text without anything that moves the cursor of a terminal, and not too long."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_TEXT])

@@ -46,6 +46,7 @@ class Publisher:
         self._make_report = make_report
         self._swallow = swallow
         self._opened: PrivateFolder | None = None
+        self._begun = False
         self._renew()
         renew_after_fork(self, Publisher._renew)
 
@@ -63,6 +64,7 @@ class Publisher:
 
     def begin(self) -> None:
         """Write the first report; the first process of a run also cleans up after other runs."""
+        self._begun = True
         if self._is_first:
             self._remove_ended()
         self.publish()
@@ -90,7 +92,7 @@ class Publisher:
         if not self._lock.acquire(timeout=_PATIENCE):
             return
         try:
-            if not self._ended:
+            if self._begun and not self._ended:
                 self._publish(self._make_report())
         except Exception as error:
             self._complain(error)

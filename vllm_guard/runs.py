@@ -10,16 +10,14 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from vllm_guard.private_folder import NotPrivate, PrivateFolder
-from vllm_guard.process_report import ProcessReport, decode
-from vllm_guard.this_process import RUN
+from vllm_guard.this_process import is_run
 
-_FILE = re.compile(r"(\d{1,10})-\d{1,20}\.json")
-_OURS = re.compile(r"\.?\d{1,10}-\d{1,20}\.json(\.partial)?")
+# Not compiled here: this is imported in every process of vLLM, and most never look at a name.
+_OURS = r"\.?\d{1,10}-\d{1,20}\.json(\.partial)?"
 
 
 def default_folder() -> Path:
@@ -48,44 +46,6 @@ def open_run(folder: Path | None, run: str, *, make: bool) -> PrivateFolder:
         return PrivateFolder(run, root, make=make)
 
 
-def read_run(folder: PrivateFolder) -> Iterator[ProcessReport | str]:
-    """Yield the report of each process of a run, or a line about a file that is none."""
-    for name in sorted(folder.names()):
-        if (match := _FILE.fullmatch(name)) is None:
-            continue
-        try:
-            report = decode(folder.read(name))
-            if report.pid != int(match[1]):
-                raise ValueError("it is of another process than its name says")
-        except FileNotFoundError:
-            continue  # its process has just ended
-        except (OSError, ValueError, NotPrivate) as error:
-            yield f"{folder.path}/{name} is passed over: {error}"
-        else:
-            yield report
-
-
-def read_all(folder: Path | None) -> Iterator[tuple[str, list[ProcessReport | str]]]:
-    """Yield each run that has not been cleaned up, and what `read_run` says of it.
-
-    Args:
-        folder: The state folder; None: the default one.
-
-    Raises:
-        NotPrivate: It cannot be trusted.
-        OSError: It cannot be opened; `FileNotFoundError` where nothing ever ran.
-    """
-    with PrivateFolder(str(folder or default_folder()), make=False) as root:
-        for run in sorted(filter(RUN.fullmatch, root.names())):
-            try:
-                with PrivateFolder(run, root, make=False) as opened:
-                    yield run, list(read_run(opened))
-            except FileNotFoundError:
-                continue
-            except (OSError, NotPrivate) as error:
-                yield run, [f"{root.path}/{run} is passed over: {error}"]
-
-
 def remove_ended(folder: Path | None) -> None:
     """Remove the folders of runs that are over.
 
@@ -97,10 +57,11 @@ def remove_ended(folder: Path | None) -> None:
         OSError: It cannot be opened.
     """
     with PrivateFolder(str(folder or default_folder()), make=False) as root:
-        for run in filter(RUN.fullmatch, root.names()):
+        for run in filter(is_run, root.names()):
             # Somebody else removes it as well, or has put something into it that is not ours.
             with suppress(OSError, NotPrivate), PrivateFolder(run, root, make=False) as opened:
                 if opened.own():
-                    for name in filter(_OURS.fullmatch, opened.names()):
-                        opened.remove(name)
+                    for name in opened.names():
+                        if re.fullmatch(_OURS, name):
+                            opened.remove(name)
                     root.remove_folder(run)

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vllm_guard import __version__, hooks, installed, metrics, settings, this_process
+from vllm_guard import __version__, hooks, installed, settings, this_process
 from vllm_guard.counters import FlushAtExit
 from vllm_guard.guard import Guard, InternalError
 from vllm_guard.guards import DEFINITIONS
@@ -19,6 +19,9 @@ from vllm_guard.publishing import Publisher
 from vllm_guard.settings import Settings
 from vllm_guard.states import Mode
 from vllm_guard.targets import Patch, Target, judge
+
+if TYPE_CHECKING:
+    from vllm_guard.metrics import Endpoint
 
 CONSTRUCTORS = (
     Target("vllm.v1.core.sched.scheduler", "Scheduler.__init__", ("self",)),
@@ -51,7 +54,7 @@ class _Process:
         self.announced: tuple[int, str] | None = None
         is_on = any(guard.mode is not Mode.OFF for guard in self.guards.values())
         self.publisher = Publisher(chosen.state_dir, _report, _swallow) if is_on else None
-        self.endpoint: metrics.Endpoint | None = None
+        self.endpoint: Endpoint | None = None
 
     def changed(self) -> None:
         """Have the others told soon that a guard has acted or failed; takes microseconds."""
@@ -94,7 +97,7 @@ def start() -> None:
             hooks.when_imported(name, _on_import)
         _announce(process)
         if process.publisher is not None:
-            hooks.when_imported(metrics.MODULE, _attach_metrics)
+            hooks.when_imported(this_process.REGISTRY_MODULE, _attach_metrics)
             process.publisher.begin()
         _flush_at_exit = _flush_at_exit or FlushAtExit(_flush)
 
@@ -148,6 +151,9 @@ def _swallow(error: Exception) -> None:
 
 
 def _attach_metrics(module: ModuleType) -> None:
+    # Only the few processes that may serve /metrics pay for the import.
+    from vllm_guard import metrics
+
     with _lock:
         if _process is not None and _process.publisher is not None:
             publisher = _process.publisher

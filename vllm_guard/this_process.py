@@ -9,17 +9,19 @@ from multiprocessing import process
 
 RUN_VARIABLE = "VLLMGUARD_RUN"
 """Set by the first process of a server, inherited by all that it starts."""
-RUN = re.compile(r"\d{1,10}-[0-9a-f]{16}")
 UNKNOWN = "unknown"
+REGISTRY_MODULE = "vllm.v1.metrics.prometheus"
+"""The module of vLLM that chooses the registry behind ``/metrics``; where metrics are served."""
 
 _REGISTRY = "vllm.model_executor.models.registry"
-# The names under which vLLM starts its processes (0.10 to 0.33), and what its log lines call them.
-_CHILDREN = (
-    (re.compile(r"(EngineCore\w*)"), "{}"),
-    (re.compile(r"VllmWorker-(\d+)"), "Worker_{}"),
-    (re.compile(r"ApiServer_(\d+)"), "APIServer_{}"),
-    (re.compile(r"VLLM_(DP_?Coordinator)"), "DPCoordinator"),
-)
+# How the names begin under which vLLM starts its processes (0.10 to 0.33), and what its log lines
+# make of them.
+_CHILDREN = {
+    "EngineCore": "EngineCore",
+    "VllmWorker-": "Worker_",
+    "ApiServer_": "APIServer_",
+    "VLLM_DP_Coordinator": "DPCoordinator",
+}
 _PROGRAMS = (
     (_REGISTRY, "RegistryInspection"),
     ("vllm.entrypoints.openai.api_server", "APIServer"),
@@ -35,9 +37,9 @@ def role() -> str:
     """
     if process.parent_process() is not None:
         name = process.current_process().name
-        for pattern, word in _CHILDREN:
-            if (match := pattern.fullmatch(name)) is not None:
-                return word.format(match[1])
+        for begin, word in _CHILDREN.items():
+            if name.startswith(begin):
+                return word + name[len(begin) :]
     program = _program()
     return next(
         (word for name, word in _PROGRAMS if name == program or _is_used(name)),
@@ -65,11 +67,16 @@ def join_run() -> tuple[str, bool]:
     """
     inherited = os.environ.get(RUN_VARIABLE, "")
     is_part = process.parent_process() is not None or _program() == _REGISTRY
-    if is_part and RUN.fullmatch(inherited):
+    if is_part and is_run(inherited):
         return inherited, False
     run = f"{os.getpid()}-{os.urandom(8).hex()}"
     os.environ[RUN_VARIABLE] = run
     return run, True
+
+
+def is_run(name: str) -> bool:
+    """Whether a name can be that of a run; anything else is never made part of a path."""
+    return re.fullmatch(r"\d{1,10}-[0-9a-f]{16}", name, re.ASCII) is not None
 
 
 def leave_run(run: str) -> None:

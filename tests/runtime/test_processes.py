@@ -14,13 +14,13 @@ HELPERS = """
 import json, multiprocessing, os, signal, time
 from pathlib import Path
 from tests.runtime.inside import *
-from vllm_guard import runs
+from vllm_guard import report_reader
 from vllm_guard.cli import processes
 
 STATE = Path(os.environ["VLLMGUARD_STATE_DIR"])
 
 def reports():
-    return {report.role: report for _, found in runs.read_all(STATE) for report in found}
+    return {report.role: report for _, found in report_reader.read_all(STATE) for report in found}
 
 def clamp(role):
     return reports()[role].guards["clamp"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vllm_guard import runs
+from vllm_guard import report_reader
 from vllm_guard.counters import Counters
 from vllm_guard.process_report import GuardReport, ProcessReport, Trigger
 from vllm_guard.publishing import Publisher
@@ -59,7 +59,7 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 20) -> None:
 
 def reports(folder: Path) -> list[ProcessReport]:
     """Return all reports in the state folder; there must be nothing else."""
-    found = [report for _, of_run in runs.read_all(folder) for report in of_run]
+    found = [report for _, of_run in report_reader.read_all(folder) for report in of_run]
     assert all(isinstance(report, ProcessReport) for report in found), found
     return [report for report in found if isinstance(report, ProcessReport)]
 

@@ -19,9 +19,9 @@ from tests.unit.server import (
     child,
     wait_until,
 )
-from vllm_guard.metrics import MODULE, Collector, Endpoint
+from vllm_guard.metrics import Collector, Endpoint
 from vllm_guard.process_report import GuardReport, ProcessReport, Trigger, encode
-from vllm_guard.this_process import leave_run
+from vllm_guard.this_process import REGISTRY_MODULE, leave_run
 
 prometheus = pytest.importorskip("prometheus_client")
 parser = pytest.importorskip("prometheus_client.parser")
@@ -205,14 +205,14 @@ def timed(collector: Collector) -> float:
 
 def make_vllm() -> ModuleType:
     """Return a stand-in for vLLM's module: a registry of its own where several servers serve."""
-    module = ModuleType(MODULE)
+    module = ModuleType(REGISTRY_MODULE)
     source = """
 from prometheus_client import REGISTRY, CollectorRegistry
 several = False
 def get_prometheus_registry():
     return CollectorRegistry() if several else REGISTRY
 """
-    exec(compile(source, MODULE, "exec"), vars(module))
+    exec(compile(source, REGISTRY_MODULE, "exec"), vars(module))
     return module
 
 
@@ -264,7 +264,7 @@ def test_detaching_leaves_nothing(endpoint: Endpoint) -> None:
 
 
 def test_a_vllm_without_that_function_has_them_in_the_global_registry(endpoint: Endpoint) -> None:
-    endpoint.attach(ModuleType(MODULE))
+    endpoint.attach(ModuleType(REGISTRY_MODULE))
     assert shown(prometheus.REGISTRY)
 
 

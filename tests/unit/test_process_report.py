@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_guard.private_folder import MAX_BYTES
-from vllm_guard.process_report import GuardReport, ProcessReport, Trigger, decode, encode
+from vllm_guard.process_report import GuardReport, ProcessReport, Trigger, encode
+from vllm_guard.report_reader import decode
 
 TRIGGER = Trigger("prefill-token", "blanked", 3, 1796030990.25)
 GUARD = GuardReport("needed", "applied", True, "", (TRIGGER,), 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_guard.this_process import RUN, RUN_VARIABLE, is_alive, start_time
+from vllm_guard.this_process import RUN_VARIABLE, is_alive, is_run, start_time
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -80,7 +80,7 @@ def test_a_child_belongs_to_its_parent_s_run_and_is_known_by_its_name(
     tmp_path: Path, how: str, name: str, role: str
 ) -> None:
     parent, child = run(tmp_path, "parent", how, name)
-    assert RUN.fullmatch(parent[2])
+    assert is_run(parent[2])
     assert parent[3] is True
     assert child == ("child", role, parent[2], False)
 
@@ -120,7 +120,7 @@ def test_a_module_that_is_run_is_known_by_its_name(
 @pytest.mark.parametrize("inherited", ["", "../../etc", "12-short", "12-" + "0" * 17, "x" * 10_000])
 def test_a_run_that_is_none_is_not_joined(tmp_path: Path, inherited: str) -> None:
     (child,) = run(tmp_path, "nobody", "spawn", "EngineCore", **{RUN_VARIABLE: inherited})
-    assert RUN.fullmatch(child[2])
+    assert is_run(child[2])
     assert child[2] != inherited
 
 

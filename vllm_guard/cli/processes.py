@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from vllm_guard import runs
+from vllm_guard import report_reader, runs
 from vllm_guard.private_folder import NotPrivate
 from vllm_guard.process_report import GuardReport, ProcessReport
 from vllm_guard.this_process import is_alive
@@ -22,7 +22,7 @@ def lines(folder: Path | None) -> Iterator[str]:
     """
     where = folder or runs.default_folder()
     try:
-        found = list(runs.read_all(folder))
+        found = list(report_reader.read_all(folder))
     except FileNotFoundError:
         found = []
     except (OSError, NotPrivate) as error:
