@@ -131,24 +131,27 @@ class Counters:
             )
 
 
-class FlushAtExit:
-    """Calls ``flush`` when this process ends, and when each forked child of it ends.
+class AtExit:
+    """Calls a function when this process ends, and when each forked child of it ends.
 
     Args:
-        flush: Takes no arguments; what it finds already flushed, it passes over.
+        function: Takes no arguments; what it finds already done, it passes over.
+        after_children: Whether to wait until the children of this process have ended.
     """
 
-    def __init__(self, flush: Callable[[], None]) -> None:
+    def __init__(self, function: Callable[[], None], *, after_children: bool = False) -> None:
         from multiprocessing import util
 
-        self._flush = flush
+        self._function = function
+        # Those below 0 come after multiprocessing has ended and joined its children.
+        self._priority = -10 if after_children else 10
         self._arm()
         # A child of multiprocessing forgets its parent's finalizers before this is called.
-        util.register_after_fork(self, FlushAtExit._arm)
+        util.register_after_fork(self, AtExit._arm)
 
     def _arm(self) -> None:
         from multiprocessing import util
 
         # Not atexit: a child of multiprocessing leaves through os._exit. Elsewhere
         # multiprocessing runs its finalizers at exit by itself.
-        util.Finalize(None, self._flush, exitpriority=10)
+        util.Finalize(None, self._function, exitpriority=self._priority)

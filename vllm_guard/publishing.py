@@ -66,7 +66,7 @@ class Publisher:
         """Write the first report; the first process of a run also cleans up after other runs."""
         self._begun = True
         if self._is_first:
-            self._remove_ended()
+            self.remove_ended()
         self.publish()
 
     def request(self) -> None:
@@ -100,7 +100,7 @@ class Publisher:
             self._lock.release()
 
     def end(self) -> None:
-        """Write the last report, and clean up if this process was the last of its run.
+        """Write the last report.
 
         A report without counts is removed: nobody needs it any more. One with counts stays for as
         long as the server runs, so that its counters never go back.
@@ -131,7 +131,6 @@ class Publisher:
         if not report.has_counts:
             self._opened.remove(self._name)
         self._close()
-        self._remove_ended()
 
     def _write(self, content: bytes) -> None:
         try:
@@ -152,7 +151,8 @@ class Publisher:
             self._opened.close()
             self._opened = None
 
-    def _remove_ended(self) -> None:
+    def remove_ended(self) -> None:
+        """Remove what runs left that are over, this one if nobody is left of it; never raises."""
         try:
             runs.remove_ended(self.folder)
         except FileNotFoundError:

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from vllm_guard import __version__, hooks, installed, settings, this_process
-from vllm_guard.counters import FlushAtExit
+from vllm_guard.counters import AtExit
 from vllm_guard.guard import Guard, InternalError
 from vllm_guard.guards import DEFINITIONS
 from vllm_guard.log import logger
@@ -77,7 +77,7 @@ def _find_build() -> installed.Build | None:
 
 _lock = threading.RLock()
 _process: _Process | None = None
-_flush_at_exit: FlushAtExit | None = None
+_at_exit: tuple[AtExit, AtExit] | None = None
 
 
 def start() -> None:
@@ -85,7 +85,7 @@ def start() -> None:
 
     Does nothing when it has been done; after `stop` it starts afresh.
     """
-    global _process, _flush_at_exit  # noqa: PLW0603  one per process is the point
+    global _process, _at_exit  # noqa: PLW0603  one per process is the point
     with _lock:
         if _process is not None:
             return
@@ -99,7 +99,7 @@ def start() -> None:
         if process.publisher is not None:
             hooks.when_imported(this_process.REGISTRY_MODULE, _attach_metrics)
             process.publisher.begin()
-        _flush_at_exit = _flush_at_exit or FlushAtExit(_flush)
+        _at_exit = _at_exit or (AtExit(_flush), AtExit(_clean_up, after_children=True))
 
 
 def stop() -> None:
@@ -119,6 +119,7 @@ def stop() -> None:
             _process.endpoint.detach()
         if _process.publisher is not None:
             _process.publisher.end()
+            _process.publisher.remove_ended()
             this_process.leave_run(_process.publisher.run)
         _process = None
 
@@ -265,3 +266,8 @@ def _flush() -> None:
             guard.counters.flush()
         if _process.publisher is not None:
             _process.publisher.end()
+
+
+def _clean_up() -> None:
+    if _process is not None and _process.publisher is not None:
+        _process.publisher.remove_ended()

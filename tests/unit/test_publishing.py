@@ -172,6 +172,7 @@ def test_the_last_process_of_a_server_removes_its_folder(folder: Path) -> None:
     process.publisher.begin()
     process.trigger()
     process.publisher.end()
+    process.publisher.remove_ended()
     leave_run(process.publisher.run)
     assert list(folder.iterdir()) == []
 
