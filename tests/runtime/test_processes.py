@@ -115,6 +115,36 @@ def test_triggers_of_an_engine_that_is_killed_are_on_the_metrics_of_its_server(
     assert outcome.result == [[-9, -9], [sample]]
 
 
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_a_server_that_ends_leaves_an_empty_folder(
+    miniature: Miniature, helpers: Path, how: str
+) -> None:
+    """Though its engine, which is ended by a signal while the server ends, cleans up nothing."""
+    (helpers / "main.py").write_text(
+        f"from helpers import *\n"
+        f"def engine():\n"
+        f"    vllm_guard.register()\n"
+        f"    serve()\n"
+        f"    time.sleep(60)\n"
+        f"if __name__ == '__main__':\n"
+        f"    vllm_guard.register()\n"
+        f"    context = multiprocessing.get_context({how!r})\n"
+        f"    context.Process(target=engine, name='EngineCore', daemon=True).start()\n"
+        f"    while not counted('EngineCore'):\n"
+        f"        time.sleep(0.01)\n"
+    )
+    outcome = miniature.run(
+        f"""
+        from helpers import *
+        import subprocess
+        subprocess.run([sys.executable, {str(helpers / "main.py")!r}], check=True)
+        report(os.listdir(STATE))
+        """,
+        paths=(helpers,),
+    )
+    assert outcome.result == []
+
+
 def test_a_replaced_guard_is_seen_from_outside(
     miniature: Miniature, helpers: Path, vendor: Path
 ) -> None:
