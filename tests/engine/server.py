@@ -53,6 +53,7 @@ class Server:
         log: Path,
         options: Sequence[str],
         environment: dict[str, str],
+        *,
         module: Sequence[str] = ("vllm.entrypoints.openai.api_server",),
     ) -> None:
         self.port = _free_port()

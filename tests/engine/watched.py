@@ -86,7 +86,7 @@ def watch(model: Path, layout: Layout, folder: Path) -> Watched:
     }
     watched = Watched()
     python = Path(sys.executable)
-    with Server(python, model, log, layout.options, environment, layout.module) as server:
+    with Server(python, model, log, layout.options, environment, module=layout.module) as server:
         watched.scrapes.append([scrape(server.port)])
         for requests in mixed_rounds():
             watched.answers += send_round(server.port, requests)
