@@ -47,16 +47,17 @@ def _trigger(counters: Counters) -> None:
 
 
 def _print_triggers(folder: Path) -> Publisher:
-    alone = Counters("clamp")
-    published = Counters("clamp", changed=lambda: publisher.request())
+    _print_trigger("alone", Counters("clamp"))
     publisher = Publisher(folder, lambda: _report(1, published), _raise)
+    published = Counters("clamp", changed=publisher.request)
     publisher.begin()
-    for title, counters in (("alone", alone), ("with its file", published)):
-        seconds = median(
-            _seconds(lambda counters=counters: _trigger(counters)) for _ in range(RUNS)
-        )
-        print(f"a trigger, {title}: {1e6 * seconds / TRIGGERS:.2f} us")
+    _print_trigger("with its file", published)
     return publisher
+
+
+def _print_trigger(title: str, counters: Counters) -> None:
+    seconds = median(_seconds(lambda: _trigger(counters)) for _ in range(RUNS))
+    print(f"a trigger, {title}: {1e6 * seconds / TRIGGERS:.2f} us")
 
 
 def _raise(error: Exception) -> None:
