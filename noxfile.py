@@ -51,6 +51,6 @@ def verdicts(session: nox.Session) -> None:
 @nox.session(python=VERSIONS)
 def unit(session: nox.Session) -> None:
     """Run tests/unit where there is neither vLLM nor torch."""
-    session.install("-q", "pytest", "hypothesis", "hatchling", "editables")
+    session.install("-q", "pytest", "hypothesis", "hatchling", "editables", "prometheus_client")
     session.install("-q", "--no-build-isolation", "--editable", ".")
     session.run("python", "-m", "pytest", "-q", "tests/unit", *session.posargs)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import vllm_guard
 from tests.runtime.swallowed import SwallowedErrors
+
+
+@pytest.fixture(autouse=True, scope="session")
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep what is registered in this process out of the user's own state folder."""
+    folder = tmp_path_factory.mktemp("state") / "vllm-guard"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLMGUARD_STATE_DIR", str(folder))
+        yield folder
 
 
 @pytest.fixture(autouse=True)

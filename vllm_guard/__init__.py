@@ -49,7 +49,9 @@ def status() -> dict[str, Any]:
         A JSON-able dictionary: ``version``, ``build`` (the vLLM found), ``enabled``, ``problems``
         (lines about bad settings) and, by name, ``guards`` with mode, verdict, state, whether the
         wrappers are what Python finds (``effective``: true, false, or null before the first
-        Scheduler), faults with their evidence, triggers by reason and action, internal errors.
+        Scheduler) or what keeps them from it (``obstacles``), faults with their evidence, triggers
+        by reason and action, when the last was (``last_triggers``: by reason, seconds since the
+        epoch), internal errors.
     """
     from vllm_guard import runtime
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from vllm_guard.forks import renew_after_fork
 from vllm_guard.log import logger
 from vllm_guard.settings import guard_variable
 
@@ -33,20 +34,26 @@ class Counters:
     Args:
         guard: Name of the guard.
         clock: Returns seconds; only differences count.
+        changed: Called, without arguments, after each trigger.
     """
 
-    def __init__(self, guard: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        guard: str,
+        clock: Callable[[], float] = time.monotonic,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self.guard = guard
         self._clock = clock
-        from multiprocessing import util
-
+        self._changed = changed
         self._reset()
         # What a forked child inherits was counted, and will be reported, by its parent; a lock
         # may be held by a thread that the child does not have.
-        util.register_after_fork(self, Counters._reset)
+        renew_after_fork(self, Counters._reset)
 
     def _reset(self) -> None:
         self._triggers: Counter[tuple[str, str]] = Counter()
+        self._last: dict[str, float] = {}
         self._unreported: dict[str, _Unreported] = {}
         self._alarmed: set[str] = set()
         self._lock = threading.Lock()
@@ -69,7 +76,9 @@ class Counters:
                 self._alarmed.add(reason)
             pending = self._unreported.setdefault(reason, _Unreported(self._clock()))
             self._triggers[reason, action] += 1
+            self._last[reason] = time.time()
             pending.count += 0 if first else 1
+        self._changed()
         if first:
             logger.log(
                 logging.ERROR if alarming else logging.WARNING,
@@ -100,6 +109,11 @@ class Counters:
                 counts.setdefault(reason, {})[action] = count
         return counts
 
+    def last(self) -> dict[str, float]:
+        """Return when the guard last acted, in seconds since the epoch, by reason."""
+        with self._lock:
+            return dict(self._last)
+
     def _sum_up(self, reason: str) -> None:
         with self._lock:
             pending = self._unreported[reason]
@@ -117,24 +131,27 @@ class Counters:
             )
 
 
-class FlushAtExit:
-    """Calls ``flush`` when this process ends, and when each forked child of it ends.
+class AtExit:
+    """Calls a function when this process ends, and when each forked child of it ends.
 
     Args:
-        flush: Takes no arguments; what it finds already flushed, it passes over.
+        function: Takes no arguments; what it finds already done, it passes over.
+        after_children: Whether to wait until the children of this process have ended.
     """
 
-    def __init__(self, flush: Callable[[], None]) -> None:
+    def __init__(self, function: Callable[[], None], *, after_children: bool = False) -> None:
         from multiprocessing import util
 
-        self._flush = flush
+        self._function = function
+        # Those below 0 come after multiprocessing has ended and joined its children.
+        self._priority = -10 if after_children else 10
         self._arm()
         # A child of multiprocessing forgets its parent's finalizers before this is called.
-        util.register_after_fork(self, FlushAtExit._arm)
+        util.register_after_fork(self, AtExit._arm)
 
     def _arm(self) -> None:
         from multiprocessing import util
 
         # Not atexit: a child of multiprocessing leaves through os._exit. Elsewhere
         # multiprocessing runs its finalizers at exit by itself.
-        util.Finalize(None, self._flush, exitpriority=10)
+        util.Finalize(None, self._function, exitpriority=self._priority)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType, TracebackType
 from typing import Any, NamedTuple
@@ -62,10 +62,15 @@ class Guard:
         definition: What it is.
         settings: What the user asked for.
         internal_errors: Where swallowed errors are remembered; tests raise them again.
+        changed: Called, without arguments, when it has acted or failed.
     """
 
     def __init__(
-        self, definition: Definition, settings: Settings, internal_errors: list[InternalError]
+        self,
+        definition: Definition,
+        settings: Settings,
+        internal_errors: list[InternalError],
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.definition = definition
         self.name = definition.name
@@ -74,7 +79,7 @@ class Guard:
         self.in_module: dict[str, InModule] = {}
         self.findings: dict[str, Finding] = {}
         """For each fault that was looked at, the worst that any module shows."""
-        self.counters = Counters(definition.name)
+        self.counters = Counters(definition.name, changed=changed)
         self.error_count = 0
         self.failing_open = _FailingOpen(self)
         self.active = False
@@ -82,6 +87,7 @@ class Guard:
         self._overall = State.OFF if self.mode is Mode.OFF else None
         self._disarmed_by = ""
         self._internal_errors = internal_errors
+        self._changed = changed
 
     @property
     def observes(self) -> bool:
@@ -217,6 +223,7 @@ class Guard:
             self._switch(State.DISARMED)
             self._disarmed_by = f"{self.error_count} internal errors, the last: {error!r}"
             logger.error("vllm-guard %s: disarmed after %s", self.name, self._disarmed_by)
+        self._changed()
 
     def as_dict(self, checked: Mapping[str, type]) -> dict[str, Any]:
         """Return what `vllm_guard.status` shows of this guard.
@@ -231,12 +238,14 @@ class Guard:
             "verdict": str(self.verdict) if self.verdict else None,
             "state": str(self.state),
             "effective": self.active and not obstacles if places else None,
+            "obstacles": list(dict.fromkeys(obstacles)),
             "detail": self.detail,
             "faults": {
                 fault: {"verdict": str(finding.verdict), "evidence": finding.evidence}
                 for fault, finding in self.findings.items()
             },
             "triggers": self.counters.as_dict(),
+            "last_triggers": self.counters.last(),
             "internal_errors": self.error_count,
         }
 

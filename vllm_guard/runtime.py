@@ -7,15 +7,21 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vllm_guard import __version__, hooks, installed, settings
-from vllm_guard.counters import FlushAtExit
+from vllm_guard import __version__, hooks, installed, settings, this_process
+from vllm_guard.counters import AtExit
 from vllm_guard.guard import Guard, InternalError
 from vllm_guard.guards import DEFINITIONS
 from vllm_guard.log import logger
+from vllm_guard.process_report import ProcessReport, guard_report
+from vllm_guard.publishing import Publisher
 from vllm_guard.settings import Settings
+from vllm_guard.states import Mode
 from vllm_guard.targets import Patch, Target, judge
+
+if TYPE_CHECKING:
+    from vllm_guard.metrics import Endpoint
 
 CONSTRUCTORS = (
     Target("vllm.v1.core.sched.scheduler", "Scheduler.__init__", ("self",)),
@@ -39,13 +45,26 @@ class _Process:
         self.settings = chosen
         self.build = _find_build()
         self.guards = {
-            definition.name: Guard(definition, chosen, internal_errors)
+            definition.name: Guard(definition, chosen, internal_errors, self.changed)
             for definition in DEFINITIONS
         }
         self.constructions: list[Patch] = []
         self.checked: dict[str, type] = {}
         self.told: set[str] = set()
         self.announced: tuple[int, str] | None = None
+        is_on = any(guard.mode is not Mode.OFF for guard in self.guards.values())
+        self.publisher = Publisher(chosen.state_dir, _report, _swallow) if is_on else None
+        self.endpoint: Endpoint | None = None
+
+    def changed(self) -> None:
+        """Have the others told soon that a guard has acted or failed; takes microseconds."""
+        if self.publisher is not None:
+            self.publisher.request()
+
+    def publish(self) -> None:
+        """Tell the other processes now what the guards do here."""
+        if self.publisher is not None:
+            self.publisher.publish()
 
 
 def _find_build() -> installed.Build | None:
@@ -58,7 +77,7 @@ def _find_build() -> installed.Build | None:
 
 _lock = threading.RLock()
 _process: _Process | None = None
-_flush_at_exit: FlushAtExit | None = None
+_at_exit: tuple[AtExit, AtExit] | None = None
 
 
 def start() -> None:
@@ -66,7 +85,7 @@ def start() -> None:
 
     Does nothing when it has been done; after `stop` it starts afresh.
     """
-    global _process, _flush_at_exit  # noqa: PLW0603  one per process is the point
+    global _process, _at_exit  # noqa: PLW0603  one per process is the point
     with _lock:
         if _process is not None:
             return
@@ -74,12 +93,13 @@ def start() -> None:
         _process = process = _Process(settings.read(os.environ))
         for problem in process.settings.problems:
             logger.warning("vllm-guard: %s", problem)
-        for note in process.settings.notes:
-            logger.info("vllm-guard: %s", note)
         for name in _awaited(process):
             hooks.when_imported(name, _on_import)
         _announce(process)
-        _flush_at_exit = _flush_at_exit or FlushAtExit(_flush)
+        if process.publisher is not None:
+            hooks.when_imported(this_process.REGISTRY_MODULE, _attach_metrics)
+            process.publisher.begin()
+        _at_exit = _at_exit or (AtExit(_flush), AtExit(_clean_up, after_children=True))
 
 
 def stop() -> None:
@@ -95,6 +115,12 @@ def stop() -> None:
             guard.unwrap()
         for patch in _process.constructions:
             patch.undo()
+        if _process.endpoint is not None:
+            _process.endpoint.detach()
+        if _process.publisher is not None:
+            _process.publisher.end()
+            _process.publisher.remove_ended()
+            this_process.leave_run(_process.publisher.run)
         _process = None
 
 
@@ -111,6 +137,30 @@ def describe() -> dict[str, Any]:
         if process is not None
         else {},
     }
+
+
+def _report() -> ProcessReport:
+    """Return what this process tells others."""
+    pid = os.getpid()
+    guards = {name: guard_report(status) for name, status in describe()["guards"].items()}
+    return ProcessReport(pid, this_process.start_time(pid), this_process.role(), guards)
+
+
+def _swallow(error: Exception) -> None:
+    """Remember an error of our own that is no guard's."""
+    internal_errors.append(InternalError("vllm-guard", error))
+
+
+def _attach_metrics(module: ModuleType) -> None:
+    # Only the few processes that may serve /metrics pay for the import.
+    from vllm_guard import metrics
+
+    with _lock:
+        if _process is not None and _process.publisher is not None:
+            publisher = _process.publisher
+            collector = metrics.Collector(publisher.folder, publisher.run, _report)
+            _process.endpoint = metrics.Endpoint(collector)
+            _process.endpoint.attach(module)
 
 
 def _awaited(process: _Process) -> list[str]:
@@ -138,6 +188,7 @@ def _on_import(module: ModuleType) -> None:
                 patch = Patch(constructor, module, partial(_on_construction, module.__name__))
                 patch.apply()
                 process.constructions.append(patch)
+        process.publish()
 
 
 def _can_check(process: _Process, constructor: Target, module: ModuleType) -> bool:
@@ -183,6 +234,7 @@ def _on_construction(
         try:
             _announce(process)
             complaints = _check(process, type(instance), module)
+            process.publish()
         except Exception:
             logger.exception("vllm-guard: could not check whether the guards are effective")
         if complaints and process.settings.strict:
@@ -212,3 +264,10 @@ def _flush() -> None:
     if _process is not None:
         for guard in _process.guards.values():
             guard.counters.flush()
+        if _process.publisher is not None:
+            _process.publisher.end()
+
+
+def _clean_up() -> None:
+    if _process is not None and _process.publisher is not None:
+        _process.publisher.remove_ended()

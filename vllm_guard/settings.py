@@ -12,12 +12,10 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from vllm_guard.states import Mode
+from vllm_guard.this_process import RUN_VARIABLE
 
 PREFIX = "VLLMGUARD"
 GUARD_NAMES = ("clamp", "stale", "mm_merge")
-
-# Accepted and checked, so that a deployment can be written once; what they steer is not here yet.
-_WITHOUT_EFFECT = ("STATE_DIR",)
 
 _T = TypeVar("_T")
 
@@ -37,7 +35,6 @@ class Settings(NamedTuple):
         strict: ``VLLMGUARD_STRICT``; a guard that should apply and does not stops start-up.
         state_dir: ``VLLMGUARD_STATE_DIR``; None for the default.
         problems: One line for each variable that could not be used.
-        notes: One line for each variable that is right and changes nothing in this version.
     """
 
     enabled: bool = True
@@ -46,7 +43,6 @@ class Settings(NamedTuple):
     strict: bool = False
     state_dir: Path | None = None
     problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
     def mode(self, guard: str) -> Mode:
         """Return the mode of ``guard``, with the main switch taken into account."""
@@ -91,19 +87,11 @@ class _Reader:
     def reject_unknown(self) -> None:
         for name in sorted(self.environ):
             ours = name.startswith((f"{PREFIX}_", "VLLM_GUARD"))
-            if ours and name not in self.known:
+            if ours and name not in (*self.known, RUN_VARIABLE):
                 self.problems.append(
                     f"{name} is not a variable of vllm-guard and is ignored"
                     f" (there are: {', '.join(self.known)})"
                 )
-
-    def without_effect(self) -> tuple[str, ...]:
-        names = (f"{PREFIX}_{name}" for name in _WITHOUT_EFFECT)
-        return tuple(
-            f"{name} is set, but has no effect in this version"
-            for name in names
-            if self.environ.get(name, "").strip()
-        )
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -123,15 +111,7 @@ def read(environ: Mapping[str, str]) -> Settings:
     strict = reader.read(f"{PREFIX}_STRICT", _one_of(**{"1": True, "0": False}), "1, 0", False)
     state_dir = reader.read(f"{PREFIX}_STATE_DIR", _absolute, "an absolute path", None)
     reader.reject_unknown()
-    return Settings(
-        enabled,
-        modes,
-        mm_max_delta,
-        strict,
-        state_dir,
-        tuple(reader.problems),
-        reader.without_effect(),
-    )
+    return Settings(enabled, modes, mm_max_delta, strict, state_dir, tuple(reader.problems))
 
 
 def _absolute(text: str) -> Path | None:

@@ -43,6 +43,7 @@ class Server:
         log: File for everything the server's processes print.
         options: Command-line options on top of those that every server gets.
         environment: Variables on top of this process's own.
+        module: What Python is to run, with the first of its arguments.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class Server:
         log: Path,
         options: Sequence[str],
         environment: dict[str, str],
+        *,
+        module: Sequence[str] = ("vllm.entrypoints.openai.api_server",),
     ) -> None:
         self.port = _free_port()
         self._python = python
@@ -59,6 +62,7 @@ class Server:
         self._log = log
         self._options = options
         self._environment = environment
+        self._module = module
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Server:
@@ -160,7 +164,7 @@ class Server:
         }
         # Without prefix caching a prompt is computed in full, and in chunks, each time it is sent.
         switches = ["--enforce-eager", "--enable-chunked-prefill", "--no-enable-prefix-caching"]
-        command = [str(self._python), "-m", "vllm.entrypoints.openai.api_server", *switches]
+        command = [str(self._python), "-m", *self._module, *switches]
         for name, value in arguments.items():
             command += [name, value]
         command += self._options

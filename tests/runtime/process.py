@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -69,17 +70,19 @@ def run_program(
     """
     clean = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     clean["PYTHONPATH"] = os.pathsep.join(map(str, [*paths, REPOSITORY]))
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-c", prelude + dedent(code)],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            env=clean | (environment or {}),
-        )
-    except subprocess.TimeoutExpired as expired:
-        raise ProgramFailed(f"no end within {timeout:.0f} s: {expired.stderr!r}") from expired
+    with tempfile.TemporaryDirectory(prefix="vllm-guard-test-") as state:
+        clean["VLLMGUARD_STATE_DIR"] = state
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-c", prelude + dedent(code)],
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+                env=clean | (environment or {}),
+            )
+        except subprocess.TimeoutExpired as expired:
+            raise ProgramFailed(f"no end within {timeout:.0f} s: {expired.stderr!r}") from expired
     results = [line for line in ended.stdout.splitlines() if line.startswith(RESULT_MARK)]
     if ended.returncode != 0 or len(results) != 1:
         raise ProgramFailed(

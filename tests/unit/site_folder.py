@@ -67,5 +67,10 @@ class Site:
             timeout=60,
             check=False,
             cwd=self.folder,
-            env={"HOME": str(self.folder), "PYTHONPATH": os.pathsep.join(paths)} | environment,
+            env={
+                "HOME": str(self.folder),
+                "PYTHONPATH": os.pathsep.join(paths),
+                "VLLMGUARD_STATE_DIR": str(self.folder / "state"),
+            }
+            | environment,
         )

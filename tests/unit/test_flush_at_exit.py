@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 # Four triggers: one is logged at once, three are left for the end.
 PROGRAM = """
 import logging, multiprocessing, sys
-from vllm_guard.counters import Counters, FlushAtExit
+from vllm_guard.counters import Counters, AtExit
 
 logging.basicConfig(level=logging.WARNING)
 counters = Counters("clamp")
@@ -23,7 +23,7 @@ def trigger():
         counters.record("id-reuse", "blanked", "request r")
 
 def trigger_in_child():
-    flush = FlushAtExit(counters.flush)
+    flush = AtExit(counters.flush)
     trigger()
 
 if __name__ == "__main__":
@@ -31,7 +31,7 @@ if __name__ == "__main__":
     if how == "itself":
         trigger_in_child()
     elif how == "inherited":
-        flush = FlushAtExit(counters.flush)
+        flush = AtExit(counters.flush)
         child = multiprocessing.get_context("fork").Process(target=trigger)
     else:
         child = multiprocessing.get_context(how).Process(target=trigger_in_child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import ModuleType
 from typing import Any
 
@@ -260,11 +261,14 @@ def test_a_guard_describes_itself_in_plain_words(module: ModuleType) -> None:
     guard = make_guard()
     guard.consider(module)
     guard.counters.record("fault", "blanked", "request r")
-    assert guard.as_dict({}) == {
+    described = guard.as_dict({})
+    assert time.time() - 60 < described.pop("last_triggers")["fault"] <= time.time()
+    assert described == {
         "mode": "auto",
         "verdict": "needed",
         "state": "applied",
         "effective": None,
+        "obstacles": [],
         "detail": "the probe says needed",
         "faults": {"fault": {"verdict": "needed", "evidence": "the probe says needed"}},
         "triggers": {"fault": {"blanked": 1}},

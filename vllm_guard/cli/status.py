@@ -1,8 +1,9 @@
-"""``vllm-guard status``: what the installed vLLM needs, and what a new process would do."""
+"""``vllm-guard status``: what the installed vLLM needs, and what processes do, new and running."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_guard import __version__, installed, settings
+from vllm_guard.cli import processes
 from vllm_guard.cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def run(options: argparse.Namespace) -> Iterator[str]:
 def _lines(build: installed.Build, folder: Path) -> Iterator[str]:
     yield f"vllm-guard {__version__} on {build} in {folder}"
     chosen = settings.read(os.environ)
-    for warning in [*_environment_warnings(), *chosen.problems, *chosen.notes]:
+    for warning in [*_environment_warnings(), *chosen.problems]:
         yield f"warning: {warning}"
     report = _probe_in_new_process()
     for name, error in report["failed"].items():
@@ -75,6 +77,7 @@ def _lines(build: installed.Build, folder: Path) -> Iterator[str]:
         )
         for fault, finding in guard["faults"].items():
             yield f"    {fault:<14} {finding['verdict']:<8} {finding['evidence']}"
+    yield from processes.lines(chosen.state_dir)
 
 
 def _environment_warnings() -> Iterator[str]:
@@ -94,6 +97,29 @@ def _environment_warnings() -> Iterator[str]:
         yield (
             f"VLLM_PLUGINS={allowed!r} keeps vllm-guard out: add {_ENTRY_POINT} to it, without"
             f" spaces around the commas"
+        )
+
+    yield from _lost_with_ray()
+
+
+def _lost_with_ray() -> Iterator[str]:
+    if importlib.util.find_spec("ray") is None:
+        return
+    # What vLLM copies to workers of Ray besides its own variables, from 0.17 on.
+    listed = os.environ.get("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY", "")
+    names = {name.strip() for name in listed.split(",")}
+    prefixes = os.environ.get("VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY", "").split(",")
+    kept = tuple(prefix.strip() for prefix in prefixes if prefix.strip())
+    lost = [
+        name
+        for name in sorted(os.environ)
+        if name.startswith(settings.PREFIX) and name not in names and not name.startswith(kept)
+    ]
+    if lost:
+        yield (
+            f"Ray is installed, and its workers would not get {', '.join(lost)}: set"
+            f" VLLM_RAY_EXTRA_ENV_VARS_TO_COPY={','.join(sorted({*names, *lost} - {''}))}"
+            f" (before vLLM 0.17 set them where each node runs `ray start`)"
         )
 
 

@@ -1,0 +1,11 @@
+"""Chooses the registry behind ``/metrics``; several API servers have one of their own each."""
+
+import os
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+
+def get_prometheus_registry():
+    if os.getenv("PROMETHEUS_MULTIPROC_DIR") is not None:
+        return CollectorRegistry()
+    return REGISTRY
