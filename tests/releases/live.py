@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 
 from tests.releases.isolated import print_result, run_isolated
 from tests.scheduler.simulate import make_importable
-from vllm_guard.guards import DEFINITIONS
-from vllm_guard.states import Finding, worse
+from vllm_guard.probes.live import examine
+from vllm_guard.states import Finding
 
 TIMEOUT_SECONDS = 300
 
@@ -30,29 +29,13 @@ def live_verdicts(release: str | Path, *modules: str) -> Verdicts:
     }
 
 
-def _examine(modules: list[str]) -> Verdicts:
-    found: Verdicts = {}
-    for definition in DEFINITIONS:
-        findings = found[definition.name] = {}
-        for name in definition.modules:
-            if modules and name not in modules:
-                continue
-            try:
-                module = importlib.import_module(name)
-            except ModuleNotFoundError as error:
-                if not name.startswith(error.name or "?"):
-                    raise
-                continue
-            for fault, finding in definition.examine(module).items():
-                findings[fault] = worse(findings.get(fault, finding), finding)
-    return found
-
-
 def main() -> None:
     make_importable()
     import vllm
 
-    print_result({"vllm_file": vllm.__file__, "findings": _examine(sys.argv[1:])})
+    examined = examine(sys.argv[1:] or None)
+    assert not examined.failed, examined.failed
+    print_result({"vllm_file": vllm.__file__, "findings": examined.findings})
 
 
 if __name__ == "__main__":

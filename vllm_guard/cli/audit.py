@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterable
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm_guard import installed
+from vllm_guard.cli import builds
 from vllm_guard.cli.errors import CommandError
-from vllm_guard.cli.fetch import fetch
 from vllm_guard.cli.formats import FORMATS
 from vllm_guard.cli.formats.audited import Audited, Failed
+from vllm_guard.cli.output import Output
 from vllm_guard.probes.static.sources import SourceError, open_source
 from vllm_guard.probes.static.verdicts import judge_source
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-_INSTALLED = "installed"
 
 
 def add_parser(commands: Subparsers) -> None:
@@ -45,26 +40,16 @@ def add_parser(commands: Subparsers) -> None:
     parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> Iterable[str]:
+def run(options: argparse.Namespace) -> Output:
     """Return the lines about ``options.builds``."""
     audited, failed = [], []
     for given in options.builds:
         try:
-            with closing(open_source(_path(given))) as source:
+            with closing(open_source(builds.path_of(given))) as source:
                 audited.append(Audited(given, judge_source(source)))
         except (SourceError, CommandError) as error:
             failed.append(Failed(given, str(error)))
     lines = FORMATS[options.format].lines(audited, failed)
     if failed:
         raise CommandError(*(item.message for item in failed), output=lines)
-    return lines
-
-
-def _path(given: str) -> Path:
-    if given == _INSTALLED and not os.path.lexists(given):
-        folder = installed.package_folder()
-        if folder is None:
-            raise CommandError("no vLLM is installed for this Python; give a folder or a wheel")
-        return folder
-    is_path = os.path.lexists(given) or os.sep in given or given.endswith((".whl", ".zip"))
-    return Path(given) if is_path else fetch(given)
+    return Output(lines)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_guard import patches
 from vllm_guard.cli.errors import CommandError
+from vllm_guard.cli.output import Output
 from vllm_guard.settings import guard_variable
 from vllm_guard.states import Mode
 
@@ -25,13 +26,13 @@ def add_parser(commands: Subparsers) -> None:
     parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> Iterator[str]:
-    """Yield the lines about ``options.guard``."""
+def run(options: argparse.Namespace) -> Output:
+    """Return the lines about ``options.guard``."""
     if options.guard not in patches.names():
         raise CommandError(
             f"there is no guard named {options.guard!r} (there are: {', '.join(patches.names())})"
         )
-    return _lines(patches.read(options.guard))
+    return Output(_lines(patches.read(options.guard)))
 
 
 def _lines(patch: dict[str, Any]) -> Iterator[str]:

@@ -18,12 +18,19 @@ def lines(audited: Sequence[Audited], failed: Sequence[Failed]) -> Iterator[str]
                 f"{fault} {found.verdict}: {found.evidence}" for fault, found in findings.items()
             )
             message = "\n".join([f"{given}, {judged.build}", *shown])
-            yield _annotation(level, f"vllm-guard: {guard} {verdict}", message)
+            yield annotation(level, f"vllm-guard: {guard} {verdict}", message)
     for item in failed:
-        yield _annotation("error", "vllm-guard audit", item.message)
+        yield annotation("error", "vllm-guard audit", item.message)
 
 
-def _annotation(level: str, title: str, message: str) -> str:
+def annotation(level: str, title: str, message: str) -> str:
+    """Return one annotation.
+
+    Args:
+        level: ``notice``, ``warning`` or ``error``.
+        title: In one line.
+        message: May have several.
+    """
     title = _escaped(title).replace(":", "%3A").replace(",", "%2C")
     return f"::{level} title={title}::{_escaped(message)}"
 

@@ -22,13 +22,17 @@ SCHEMA_VERSION = 1
 
 def lines(audited: Sequence[Audited], failed: Sequence[Failed]) -> Iterable[str]:
     """Return the document's lines."""
-    document = {
+    return json.dumps(document(audited, failed), indent=2).splitlines()
+
+
+def document(audited: Sequence[Audited], failed: Sequence[Failed]) -> dict[str, Any]:
+    """Return the document."""
+    return {
         "schema_version": SCHEMA_VERSION,
         "vllm_guard": __version__,
         "builds": [_build(item) for item in audited],
         "errors": [{"input": item.given, "error": item.message} for item in failed],
     }
-    return json.dumps(document, indent=2).splitlines()
 
 
 def _build(item: Audited) -> dict[str, Any]:
