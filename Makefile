@@ -4,13 +4,14 @@ ENGINE = $(PYTHON) -m tools.environment
 # Tests start its server; whatever they import comes from the other environment.
 OLD_ENGINE = $(ENGINE) --engine 0.23.0
 
-.PHONY: help demo test quick lint engine
+.PHONY: help demo test quick lint engine patches
 
 help:
 	@echo "make demo    a real engine with the fault: without the guard, with it (about 4 minutes)"
 	@echo "make test    everything (the first time it also downloads, and builds environments)"
 	@echo "make quick   unit, runtime and scheduler tests on the installed vLLM (under 2 minutes)"
 	@echo "make lint    ruff and mypy"
+	@echo "make patches write PATCHES.md from patches/"
 	@echo "make engine  build the environments only, and print their Pythons"
 
 demo:
@@ -27,6 +28,9 @@ lint:
 	$(ENGINE) -m ruff check .
 	$(ENGINE) -m ruff format --check .
 	$(ENGINE) -m mypy --strict vllm_guard
+
+patches:
+	$(ENGINE) -m tools.patches
 
 engine:
 	@$(ENGINE)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
 
 from tests.releases.cache import release_tree
 from tests.releases.live import live_verdicts
-from tests.releases.verdicts import measured, static, words
+from tests.releases.verdicts import measured, measured_findings, static, words
 from tests.scheduler.matrix import RELEASES
+from vllm_guard import patches
 from vllm_guard.states import Verdict
 
 pytestmark = pytest.mark.releases
@@ -21,7 +23,7 @@ _PLACE = re.compile(r"\((vllm/[\w/]+\.py):(\d+) (?:\w+\.)?(\w+)\)$")
 def test_the_source_says_what_was_measured(release: str) -> None:
     """For every fault, and where: the line of the evidence defines what it names."""
     judged = static(release)
-    assert words(judged.findings) == measured(release)
+    assert judged.findings == measured_findings(release)
     assert judged.build.version == release
     for faults in judged.findings.values():
         for finding in faults.values():
@@ -31,6 +33,29 @@ def test_the_source_says_what_was_measured(release: str) -> None:
             assert place, finding.evidence
             lines = (release_tree(release) / place[1]).read_text().splitlines()
             assert f"def {place[3]}(" in lines[int(place[2]) - 1]
+
+
+def test_targets_are_in_the_releases_that_the_documents_name() -> None:
+    """A function of that name, in that class, from the first to the last of them."""
+    wrong = []
+    for guard in patches.names():
+        for target in patches.read(guard)["targets"]:
+            first, last = target["releases"].split(" to ")
+            named = RELEASES[RELEASES.index(first) : RELEASES.index(last) + 1]
+            found = [release for release in RELEASES if _has(release, target)]
+            wrong += [(guard, target["symbol"], found)] if found != list(named) else []
+    assert wrong == []
+
+
+def _has(release: str, target: dict[str, str]) -> bool:
+    file = release_tree(release) / f"{target['module'].replace('.', '/')}.py"
+    if not file.is_file():
+        return False
+    body = ast.parse(file.read_bytes()).body
+    for name in target["symbol"].split("."):
+        found = [node for node in body if getattr(node, "name", "") == name]
+        body = getattr(found[0], "body", []) if found else []
+    return bool(body)
 
 
 @pytest.mark.parametrize("release", [RELEASES[-1]])

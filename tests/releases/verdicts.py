@@ -12,13 +12,12 @@ import sys
 from pathlib import Path
 
 from tests.releases.cache import release_tree
-from tests.releases.isolated import REPOSITORY
 from tests.releases.live import Verdicts, live_verdicts
 from tests.scheduler.matrix import RELEASES
+from tools.patches import MEASURED
 from vllm_guard.probes.static.sources import Tree
 from vllm_guard.probes.static.verdicts import JudgedBuild, judge_source
-
-MEASURED = REPOSITORY / "patches" / "releases.json"
+from vllm_guard.states import Finding, Verdict
 
 Words = dict[str, dict[str, str]]
 """Verdicts by guard and fault."""
@@ -39,9 +38,17 @@ def words(findings: Verdicts) -> Words:
 
 def measured(release: str) -> Words:
     """The verdicts that were measured on a release."""
+    return words(measured_findings(release))
+
+
+def measured_findings(release: str) -> Verdicts:
+    """The verdicts that were measured on a release, with their evidence."""
     document = json.loads(MEASURED.read_text(encoding="utf-8"))
     return {
-        guard: {fault: finding["verdict"] for fault, finding in faults.items()}
+        guard: {
+            fault: Finding(Verdict(found["verdict"]), found["evidence"])
+            for fault, found in faults.items()
+        }
         for guard, faults in document[release].items()
     }
 

@@ -44,7 +44,9 @@ def _lines(patch: dict[str, Any]) -> Iterator[str]:
     yield from _section("Other reasons it counts", _pairs(patch["reasons"]))
     yield from _section("Upstream", [*patch["bug"], f"fixed {patch['applied-upstream']}"])
     yield from _section("Avoiding it by configuration", patch["avoid"])
-    yield from _section("When it retires", [patch["retirement"]])
+    fixed_where = [f"{entry['fault']}: {entry['sentence']}" for entry in patch["fixed-where"]]
+    yield from _section("When it retires", [patch["retirement"], *fixed_where])
+    yield from _section("In the field", patch["field-evidence"])
     yield from _section("Limits", patch["limits"])
     variable = guard_variable(patch["guard"])
     switches = f"{variable}={'|'.join(map(str, Mode))}, VLLMGUARD=off for all guards"
