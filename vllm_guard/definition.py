@@ -49,14 +49,14 @@ class Definition(NamedTuple):
     def examine(
         self,
         module: ModuleType,
-        judge: Callable[[Target, ModuleType], Finding | None] = judge,
+        judge_target: Callable[[Target, ModuleType], Finding | None] | None = None,
         loaded: Loaded = sys.modules.get,
     ) -> dict[str, Finding]:
         """Look at an imported module, or at one that stands for it.
 
         Args:
             module: One of `modules`, fully imported and not patched by us.
-            judge: Says what keeps a target from being wrapped.
+            judge_target: Says what keeps a target from being wrapped; None: `judge`.
             loaded: Finds other modules by name.
 
         Returns:
@@ -67,7 +67,7 @@ class Definition(NamedTuple):
         faults = dict.fromkeys(fault for target in targets for fault in self.faults_of(target))
         refused: dict[str, Finding] = {}
         for target in targets:
-            finding = judge(target, module)
+            finding = (judge_target or judge)(target, module)
             if finding is None:
                 continue
             for fault in self.faults_of(target):

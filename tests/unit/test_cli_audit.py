@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.site_folder import SCHEDULER, Site, alone
+from tests.unit.site_folder import REPOSITORY, SCHEDULER, Site, alone
 from vllm_guard.cli import fetch, main
 from vllm_guard.guards import DEFINITIONS
 
@@ -257,6 +257,19 @@ def test_nothing_of_the_build_is_run(tree: Path, capsys: Captured) -> None:
     assert audit(tree) == 0
     assert not trace.exists()
     assert "vllm.v1" not in sys.modules
+
+
+def test_loading_the_plugin_loads_nothing_of_it() -> None:
+    """A server that starts has no use for it."""
+    code = (
+        "import sys, vllm_guard; vllm_guard.register();"
+        "print([name for name in sys.modules if name.startswith('vllm_guard.probes.static')])"
+    )
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, cwd=REPOSITORY
+    )
+    assert ended.stdout == "[]\n"
 
 
 def test_a_large_wheel_takes_no_more_memory_than_a_small_one(

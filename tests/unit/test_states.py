@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from vllm_guard.states import Mode, State, Verdict, worst
+from vllm_guard.states import Finding, Mode, State, Verdict, worse, worst
 
 BY_ALARM = [Verdict.ABSENT, Verdict.FIXED, Verdict.NEEDED, Verdict.UNKNOWN, Verdict.FOREIGN]
 
@@ -32,3 +32,11 @@ def test_every_verdict_has_a_rank() -> None:
 def test_a_word_is_the_same_in_text_and_json(word: Verdict | State | Mode) -> None:
     """Logs, JSON and documents show the value, not the name of an enum."""
     assert f"{word}" == str(word) == word.value == json.loads(json.dumps(word))
+
+
+def test_of_two_findings_the_worse_is_kept() -> None:
+    """The first one where they are alike."""
+    fixed, needed = Finding(Verdict.FIXED, "one"), Finding(Verdict.NEEDED, "two")
+    assert worse(fixed, needed) is needed
+    assert worse(needed, fixed) is needed
+    assert worse(needed, Finding(Verdict.NEEDED, "three")) is needed
