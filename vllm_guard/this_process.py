@@ -25,6 +25,8 @@ _CHILDREN = {
 _PROGRAMS = (
     (_REGISTRY, "RegistryInspection"),
     ("vllm.entrypoints.openai.api_server", "APIServer"),
+    # It imports the former late, and only starts others where several are asked for.
+    ("vllm.entrypoints.cli.serve", "APIServer"),
     ("vllm.entrypoints.llm", "LLM"),
 )
 
