@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from vllm_guard import runs
 from vllm_guard.log import logger
@@ -23,10 +21,9 @@ from vllm_guard.private_folder import NotPrivate
 from vllm_guard.process_report import ProcessReport
 from vllm_guard.report_reader import read_run
 from vllm_guard.targets import Patch, Target, judge
-from vllm_guard.this_process import REGISTRY_MODULE, is_alive
+from vllm_guard.this_process import is_alive
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
 TRIGGERS = "vllm_guard_triggers"
@@ -34,7 +31,9 @@ INTERNAL_ERRORS = "vllm_guard_internal_errors"
 INFO = "vllm_guard"
 EFFECTIVE = "vllm_guard_effective"
 
-_REGISTRY_OF = Target(REGISTRY_MODULE, "get_prometheus_registry", ())
+_SEVERAL_PROCESSES = Target(
+    "prometheus_client.multiprocess", "MultiProcessCollector.collect", ("self",)
+)
 
 
 class Collector:
@@ -143,51 +142,41 @@ class _Families:
 
 
 class Endpoint:
-    """Puts the collector into every registry that this process may serve.
+    """Puts the collector behind the ``/metrics`` of this process.
 
     Args:
-        collector: What to put in.
+        collector: What to put there.
     """
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
-        self._registries: WeakSet[CollectorRegistry] = WeakSet()
+        self._is_registered = False
         self._patch: Patch | None = None
 
-    def attach(self, module: ModuleType) -> None:
-        """Begin.
+    def attach(self) -> None:
+        """Begin; prometheus_client has been imported."""
+        from prometheus_client import REGISTRY, multiprocess
 
-        Args:
-            module: The imported module that chooses the registry.
-        """
-        from prometheus_client import REGISTRY
-
-        self._register(REGISTRY)
-        # With several API servers vLLM makes a registry of its own in each of them.
-        if judge(_REGISTRY_OF, module) is None:
-            self._patch = Patch(_REGISTRY_OF, module, self._with_collector)
+        REGISTRY.register(self._collector)
+        self._is_registered = True
+        # With several API servers every scrape makes a registry of its own, with nothing in it
+        # but prometheus_client's collector of the metrics of several processes.
+        if judge(_SEVERAL_PROCESSES, multiprocess) is None:
+            self._patch = Patch(_SEVERAL_PROCESSES, multiprocess, self._with_ours)
             self._patch.apply()
 
     def detach(self) -> None:
-        """Undo what `attach` did, and take the collector out of every registry."""
+        """Undo what `attach` did."""
         if self._patch is not None:
             self._patch.undo()
             self._patch = None
-        for registry in list(self._registries):
-            registry.unregister(self._collector)
-        self._registries.clear()
+        if self._is_registered:
+            from prometheus_client import REGISTRY
 
-    def _with_collector(
+            REGISTRY.unregister(self._collector)
+            self._is_registered = False
+
+    def _with_ours(
         self, wrapped: Callable[..., Any], _instance: Any, args: Any, kwargs: Any
-    ) -> Any:
-        registry = wrapped(*args, **kwargs)
-        try:
-            self._register(registry)
-        except Exception:
-            logger.exception("vllm-guard: its metrics are not on /metrics")
-        return registry
-
-    def _register(self, registry: CollectorRegistry) -> None:
-        if registry not in self._registries:
-            registry.register(self._collector)
-            self._registries.add(registry)
+    ) -> Iterable[Metric]:
+        return [*wrapped(*args, **kwargs), *self._collector.collect()]

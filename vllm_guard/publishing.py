@@ -41,7 +41,7 @@ class Publisher:
         swallow: Callable[[Exception], None],
     ) -> None:
         self.folder = folder
-        self.run, self._is_first = join_run()
+        self.run = join_run()
         """See `vllm_guard.this_process.join_run`."""
         self._make_report = make_report
         self._swallow = swallow
@@ -54,8 +54,9 @@ class Publisher:
         # The child is another process of the same run: what it inherits is its parent's.
         self._close()
         self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._name = runs.file_name(self._pid, start_time(self._pid))
+        pid = os.getpid()
+        self._name = runs.file_name(pid, start_time(pid))
+        self._is_first = self.run.startswith(f"{pid}-")
         self._written = b""
         self._last_write = -INTERVAL
         self._requested = False
@@ -152,9 +153,13 @@ class Publisher:
             self._opened = None
 
     def remove_ended(self) -> None:
-        """Remove what runs left that are over, this one if nobody is left of it; never raises."""
+        """Remove what runs left that are over; never raises.
+
+        A run is over when its first process has ended. Workers of its EngineCore, which has been
+        killed, may be there for another moment; where one goes on, it makes the folder again.
+        """
         try:
-            runs.remove_ended(self.folder)
+            runs.remove_ended(self.folder, self.run if self._is_first and self._ended else "")
         except FileNotFoundError:
             return
         except Exception as error:

@@ -46,21 +46,22 @@ def open_run(folder: Path | None, run: str, *, make: bool) -> PrivateFolder:
         return PrivateFolder(run, root, make=make)
 
 
-def remove_ended(folder: Path | None) -> None:
+def remove_ended(folder: Path | None, over: str = "") -> None:
     """Remove the folders of runs that are over.
 
     Args:
         folder: The state folder; None: the default one.
+        over: A run that is over though some of its processes have not been ended yet.
 
     Raises:
-        NotPrivate: It cannot be trusted.
+        NotPrivate: The state folder cannot be trusted.
         OSError: It cannot be opened.
     """
     with PrivateFolder(str(folder or default_folder()), make=False) as root:
         for run in filter(is_run, root.names()):
             # Somebody else removes it as well, or has put something into it that is not ours.
             with suppress(OSError, NotPrivate), PrivateFolder(run, root, make=False) as opened:
-                if opened.own():
+                if opened.own() or run == over:
                     for name in opened.names():
                         if re.fullmatch(_OURS, name):
                             opened.remove(name)

@@ -151,7 +151,7 @@ def _swallow(error: Exception) -> None:
     internal_errors.append(InternalError("vllm-guard", error))
 
 
-def _attach_metrics(module: ModuleType) -> None:
+def _attach_metrics(_module: ModuleType) -> None:
     # Only the few processes that may serve /metrics pay for the import.
     from vllm_guard import metrics
 
@@ -160,7 +160,7 @@ def _attach_metrics(module: ModuleType) -> None:
             publisher = _process.publisher
             collector = metrics.Collector(publisher.folder, publisher.run, _report)
             _process.endpoint = metrics.Endpoint(collector)
-            _process.endpoint.attach(module)
+            _process.endpoint.attach()
 
 
 def _awaited(process: _Process) -> list[str]:

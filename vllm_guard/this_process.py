@@ -25,6 +25,8 @@ _CHILDREN = {
 _PROGRAMS = (
     (_REGISTRY, "RegistryInspection"),
     ("vllm.entrypoints.openai.api_server", "APIServer"),
+    # It imports the former late, and only starts others where several are asked for.
+    ("vllm.entrypoints.cli.serve", "APIServer"),
     ("vllm.entrypoints.llm", "LLM"),
 )
 
@@ -58,8 +60,8 @@ def _is_used(module: str) -> bool:
     return module != _REGISTRY and module in sys.modules
 
 
-def join_run() -> tuple[str, bool]:
-    """Return the server's run that this process belongs to, and whether it is the first of it.
+def join_run() -> str:
+    """Return the server's run that this process belongs to; it begins with the first one's pid.
 
     It belongs to the run of the process that started it. A program of its own begins a new one:
     whoever starts two servers from a program that uses vLLM itself has two, each with its own
@@ -68,10 +70,10 @@ def join_run() -> tuple[str, bool]:
     inherited = os.environ.get(RUN_VARIABLE, "")
     is_part = process.parent_process() is not None or _program() == _REGISTRY
     if is_part and is_run(inherited):
-        return inherited, False
+        return inherited
     run = f"{os.getpid()}-{os.urandom(8).hex()}"
     os.environ[RUN_VARIABLE] = run
-    return run, True
+    return run
 
 
 def is_run(name: str) -> bool:

@@ -98,7 +98,7 @@ def test_triggers_of_an_engine_that_is_killed_are_on_the_metrics_of_its_server(
         f"    codes = [run_engine({how!r}) for _ in range(2)]\n"
         f"    report([codes, scrape()])\n"
     )
-    environment = {"PROMETHEUS_MULTIPROC_DIR": "/nonexistent"} if servers == "several" else {}
+    environment = {"PROMETHEUS_MULTIPROC_DIR": str(helpers)} if servers == "several" else {}
     outcome = miniature.run(
         f"import runpy; runpy.run_path({str(helpers / 'main.py')!r}, run_name='__main__')"
         if how == "fork"

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -21,9 +21,10 @@ from tests.unit.server import (
 )
 from vllm_guard.metrics import Collector, Endpoint
 from vllm_guard.process_report import GuardReport, ProcessReport, Trigger, encode
-from vllm_guard.this_process import REGISTRY_MODULE, leave_run
+from vllm_guard.this_process import leave_run
 
 prometheus = pytest.importorskip("prometheus_client")
+multiprocess = pytest.importorskip("prometheus_client.multiprocess")
 parser = pytest.importorskip("prometheus_client.parser")
 
 Samples = dict[tuple[str, ...], float]
@@ -203,47 +204,38 @@ def timed(collector: Collector) -> float:
     return time.perf_counter() - begin
 
 
-def make_vllm() -> ModuleType:
-    """Return a stand-in for vLLM's module: a registry of its own where several servers serve."""
-    module = ModuleType(REGISTRY_MODULE)
-    source = """
-from prometheus_client import REGISTRY, CollectorRegistry
-several = False
-def get_prometheus_registry():
-    return CollectorRegistry() if several else REGISTRY
-"""
-    exec(compile(source, REGISTRY_MODULE, "exec"), vars(module))
-    return module
-
-
 @pytest.fixture
 def endpoint(collector: Collector) -> Iterator[Endpoint]:
     made = Endpoint(collector)
+    made.attach()
     yield made
     made.detach()
 
 
-def shown(registry: object) -> bool:
+def shown(registry: Any) -> bool:
     return b"vllm_guard_info" in prometheus.generate_latest(registry)
 
 
+def make_registry_of_several_servers(folder: Path) -> Any:
+    """Do what vLLM and the instrumentator of its /metrics do where several servers serve."""
+    registry = prometheus.CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry, path=str(folder))
+    return registry
+
+
 def test_one_server_s_metrics_are_in_the_global_registry(endpoint: Endpoint) -> None:
-    module = make_vllm()
-    endpoint.attach(module)
-    assert module.get_prometheus_registry() is prometheus.REGISTRY
-    assert module.get_prometheus_registry() is prometheus.REGISTRY
     assert shown(prometheus.REGISTRY)
 
 
-def test_each_of_several_servers_has_them_in_its_own(endpoint: Endpoint) -> None:
-    module = make_vllm()
-    endpoint.attach(module)
-    module.several = True
-    assert shown(module.get_prometheus_registry())
+def test_each_of_several_servers_has_them_in_every_scrape(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        assert shown(make_registry_of_several_servers(tmp_path))
+    assert not shown(prometheus.CollectorRegistry())
 
 
 def test_vllm_does_not_unregister_them(endpoint: Endpoint) -> None:
-    endpoint.attach(make_vllm())
     # What vLLM up to 0.23 takes out when it makes its metrics.
     for collector in list(prometheus.REGISTRY._collector_to_names):
         if hasattr(collector, "_name") and "vllm" in collector._name:
@@ -251,35 +243,25 @@ def test_vllm_does_not_unregister_them(endpoint: Endpoint) -> None:
     assert shown(prometheus.REGISTRY)
 
 
-def test_detaching_leaves_nothing(endpoint: Endpoint) -> None:
-    module = make_vllm()
-    original = module.get_prometheus_registry
-    endpoint.attach(module)
-    module.several = True
-    own = module.get_prometheus_registry()
+def test_detaching_leaves_nothing(collector: Collector, tmp_path: Path) -> None:
+    original = vars(multiprocess.MultiProcessCollector)["collect"]
+    endpoint = Endpoint(collector)
+    endpoint.attach()
     endpoint.detach()
-    assert module.get_prometheus_registry is original
+    endpoint.detach()
+    assert vars(multiprocess.MultiProcessCollector)["collect"] is original
     assert not shown(prometheus.REGISTRY)
-    assert not shown(own)
+    assert not shown(make_registry_of_several_servers(tmp_path))
 
 
-def test_a_vllm_without_that_function_has_them_in_the_global_registry(endpoint: Endpoint) -> None:
-    endpoint.attach(ModuleType(REGISTRY_MODULE))
-    assert shown(prometheus.REGISTRY)
-
-
-def test_a_name_that_is_taken_costs_vllm_nothing(
-    endpoint: Endpoint, swallowed_errors: object, collector: Collector
+def test_a_name_that_is_taken_is_left_to_who_has_it(
+    endpoint: Endpoint, collector: Collector
 ) -> None:
-    module = make_vllm()
-    endpoint.attach(module)
-    taken = prometheus.CollectorRegistry()
-    taken.register(Collector(None, collector._run, collector._make_report))
-    module.get_prometheus_registry.__wrapped__.__globals__["CollectorRegistry"] = lambda: taken
-    module.several = True
-    assert module.get_prometheus_registry() is taken
-    (error,) = swallowed_errors.take()  # type: ignore[attr-defined]
-    assert isinstance(error, ValueError)
+    second = Endpoint(collector)
+    with pytest.raises(ValueError, match="Duplicated"):
+        second.attach()
+    second.detach()
+    assert shown(prometheus.REGISTRY)
 
 
 def test_waiting_is_not_needed_for_its_own_counts(process: Process, collector: Collector) -> None:

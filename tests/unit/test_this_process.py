@@ -20,7 +20,8 @@ import json, multiprocessing, os, runpy, subprocess, sys
 from vllm_guard import this_process
 
 def tell():
-    run, is_first = this_process.join_run()
+    run = this_process.join_run()
+    is_first = run.startswith(f"{os.getpid()}-")
     print(json.dumps([sys.argv[1], this_process.role(), run, is_first]), flush=True)
 
 if __name__ == "__main__":
@@ -44,8 +45,7 @@ import sys
 sys.path.insert(0, {repository!r})
 from vllm_guard import this_process
 import json
-run, is_first = this_process.join_run()
-print(json.dumps(["child", this_process.role(), run, is_first]), flush=True)
+print(json.dumps(["child", this_process.role(), this_process.join_run(), None]), flush=True)
 """
 
 

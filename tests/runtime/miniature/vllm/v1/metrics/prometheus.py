@@ -2,10 +2,12 @@
 
 import os
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry, multiprocess
 
 
 def get_prometheus_registry():
     if os.getenv("PROMETHEUS_MULTIPROC_DIR") is not None:
-        return CollectorRegistry()
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)
+        return registry
     return REGISTRY
