@@ -96,6 +96,16 @@ class Outcome:
         return {match[1] for line in lines if (match := re.match(r"\((\w+) pid=", line))}
 
     @cached_property
+    def said_of_guards(self) -> dict[str, list[str]]:
+        """By process id, what each process said of its guards, in the order of saying it."""
+        said: dict[str, list[str]] = {}
+        for process, guards in re.findall(
+            r" vllm-guard \S+ \(pid (\d+)\) on [^:]+: (.*)$", self.log, re.MULTILINE
+        ):
+            said.setdefault(process, []).append(guards)
+        return said
+
+    @cached_property
     def crash(self) -> Crash | None:
         """How EngineCore died, if it did."""
         lines = re.findall(r"^\(EngineCore pid=\d+\) ERROR .*?\] (.*)$", self.log, re.MULTILINE)
