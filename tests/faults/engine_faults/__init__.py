@@ -7,6 +7,7 @@ It works with and without vllm_guard, and wraps nothing that a guard wraps.
 Everything is switched by environment variables; what is not set is not done:
 
 ``FAULTS_ASYNC_SCHEDULING``  ``1`` turns asynchronous scheduling on, which vLLM refuses on a CPU.
+``FAULTS_ADMISSION``         ``1`` admits requests at the steps that their ids say, see `admission`.
 ``FAULTS_TOKEN_RATE``        Share (0 to 1) of unfinished prefill chunks that return a token.
 ``FAULTS_SEED``              Seed that chooses those chunks (default 0).
 ``FAULTS_RECORD_DIR``        Folder for the JSON files described in `records`.
@@ -21,8 +22,9 @@ from typing import Any
 
 import wrapt
 
+from .admission import admit_in_order
 from .injection import Injector, inject_into_runner
-from .observation import observe_engine_core
+from .observation import observe_engine_core, observe_worker
 from .records import Records
 
 
@@ -31,6 +33,9 @@ def register() -> None:
     if os.environ.get("FAULTS_ASYNC_SCHEDULING") == "1":
         wrapt.when_imported("vllm.platforms.cpu")(_allow_async_scheduling)
         wrapt.when_imported("vllm.v1.worker.cpu_model_runner")(_complete_stream)
+
+    if os.environ.get("FAULTS_ADMISSION") == "1":
+        wrapt.when_imported("vllm.v1.engine.core")(admit_in_order)
 
     folder = os.environ.get("FAULTS_RECORD_DIR")
     if folder is None:
@@ -45,6 +50,9 @@ def register() -> None:
         lambda module: inject_into_runner(module, injector)
     )
     wrapt.when_imported("vllm.v1.engine.core")(lambda module: observe_engine_core(module, records))
+    wrapt.when_imported("vllm.v1.worker.worker_base")(
+        lambda module: observe_worker(module, records)
+    )
 
 
 def _allow_async_scheduling(module: Any) -> None:
