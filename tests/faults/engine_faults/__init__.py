@@ -8,6 +8,7 @@ Everything is switched by environment variables; what is not set is not done:
 
 ``FAULTS_ASYNC_SCHEDULING``  ``1`` turns asynchronous scheduling on, which vLLM refuses on a CPU.
 ``FAULTS_ADMISSION``         ``1`` admits requests at the steps that their ids say, see `admission`.
+``FAULTS_PIL_ONLY``          ``1`` lets vLLM's models do without torchvision where that is missing.
 ``FAULTS_TOKEN_RATE``        Share (0 to 1) of unfinished prefill chunks that return a token.
 ``FAULTS_SEED``              Seed that chooses those chunks (default 0).
 ``FAULTS_RECORD_DIR``        Folder for the JSON files described in `records`.
@@ -16,7 +17,10 @@ Everything is switched by environment variables; what is not set is not done:
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,9 @@ def register() -> None:
 
     if os.environ.get("FAULTS_ADMISSION") == "1":
         wrapt.when_imported("vllm.v1.engine.core")(admit_in_order)
+
+    if os.environ.get("FAULTS_PIL_ONLY") == "1" and find_spec("torchvision") is None:
+        wrapt.when_imported("transformers.models.pixtral")(_do_without_torchvision)
 
     folder = os.environ.get("FAULTS_RECORD_DIR")
     if folder is None:
@@ -66,6 +73,16 @@ def _allow_async_scheduling(module: Any) -> None:
         config.scheduler_config.async_scheduling = True
 
     wrapt.wrap_function_wrapper(module, "CpuPlatform.check_and_update_config", switched_on)
+
+
+def _do_without_torchvision(module: Any) -> None:
+    """Have those who import Pixtral's image processor from `module` get the one that needs PIL only.
+
+    vLLM's LLaVA takes a function from it that both have.
+    """
+    package = module.__name__
+    pil_only = import_module(f"{package}.image_processing_pil_pixtral")
+    sys.modules[f"{package}.image_processing_pixtral"] = pil_only
 
 
 def _complete_stream(module: Any) -> None:
