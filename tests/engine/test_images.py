@@ -4,8 +4,7 @@ No fault is injected: vLLM 0.23.0 counts the placeholders of some image sizes of
 wrongly. Requests are admitted at the same steps in every arm, and compared to those of an arm in
 which each such image is replaced by a healthy one whose prompt is the same token by token: so all
 batches have the same shapes, and log-probabilities can be compared bit by bit. Without that order
-they differ in the last bits, since a CPU adds up differently for batches of other shapes; tokens do
-not.
+they differ in the last bits, since a CPU adds up differently for batches of other shapes.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _allow_async_scheduling(module: Any) -> None:
 
 
 def _do_without_torchvision(module: Any) -> None:
-    """Have those who import Pixtral's image processor from `module` get the one that needs PIL only.
+    """Give those who import Pixtral's image processor from `module` the one that needs PIL only.
 
     vLLM's LLaVA takes a function from it that both have.
     """
