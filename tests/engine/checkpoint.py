@@ -35,6 +35,7 @@ def make_checkpoint(
     config: dict[str, Any],
     special: Mapping[str, str],
     processors: Mapping[str, dict[str, Any]],
+    published: tuple[str, str] = ("", ""),
 ) -> Path:
     """Write a model as a hub would serve it.
 
@@ -43,6 +44,7 @@ def make_checkpoint(
         config: What `config.json` is to hold.
         special: The tokenizer's special tokens by the name that the processor asks for them by.
         processors: Further files with their content.
+        published: Beginning of weights' names in transformers, and in checkpoints on the hub.
 
     Returns:
         The folder.
@@ -62,7 +64,12 @@ def make_checkpoint(
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
     (folder / "chat_template.jinja").write_text(_TEMPLATE)
-    save_file(_weights(folder), folder / "model.safetensors", metadata={"format": "pt"})
+    old, new = published
+    weights = {
+        new + name.removeprefix(old) if name.startswith(old) else name: weight
+        for name, weight in _weights(folder).items()
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
@@ -107,7 +114,7 @@ def _weights(folder: Path) -> dict[str, numpy.ndarray]:
 
 def _filled(name: str, shape: tuple[int, ...], generator: numpy.random.Generator) -> numpy.ndarray:
     if len(shape) == 1:
-        # The weights of a norm; the rest are biases.
+        # The weights of a norm; the rest are biases, and an embedding beside those of patches.
         value = 1.0 if name.endswith("weight") else 0.0
         return numpy.full(shape, value, numpy.float32)
     # So large that the next token hangs on all of the prompt, not on its last token alone.

@@ -74,4 +74,5 @@ def make_llava(folder: Path) -> Path:
                 **selection,
             },
         },
+        published=("model.vision_tower.", "model.vision_tower.vision_model."),
     )

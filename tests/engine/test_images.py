@@ -16,6 +16,7 @@ import pytest
 
 from tests.engine.arms import IMAGES_GUARDED, IMAGES_OBSERVED, IMAGES_UNGUARDED, Arm
 from tests.engine.image_sizes import Case
+from vllm_guard.settings import Settings
 
 if TYPE_CHECKING:
     from tests.engine.load import Round
@@ -25,8 +26,6 @@ pytestmark = pytest.mark.engine
 
 HEALTHY = "200"
 BAD_SIZES = ((365, 211), (1084, 820))
-# Further than that no repair goes by default; both images stay below it.
-MAX_DELTA = 0.25
 Ask = Callable[[Arm, "Sequence[Round]"], "Outcome"]
 
 
@@ -99,8 +98,9 @@ class TestHealthyImages:
 
 class TestTooFewEmbeddings:
     def test_sizes_are_short_by_what_is_repaired(self, cases: list[Case]) -> None:
+        max_delta = Settings().mm_max_delta
         for case in cases:
-            assert 0 < case.placeholders - case.embeddings <= MAX_DELTA * case.placeholders
+            assert 0 < case.placeholders - case.embeddings <= max_delta * case.placeholders
 
     def test_a_healthy_image_takes_as_many_tokens(self, guarded: Outcome, healthy: Outcome) -> None:
         lengths = {answer.name: answer.prompt_tokens for answer in healthy.answers}
