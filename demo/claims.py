@@ -31,12 +31,13 @@ def death(outcome: Outcome) -> Iterator[Claim]:
     yield Claim("EngineCore is gone", outcome.engine_processes[-1] is None)
 
 
-def same_tokens(different: list[str], act: int) -> Claim:
+def same_tokens(whose: str, different: list[str], act: int) -> Claim:
     """Claim that requests got the tokens of another act.
 
     Args:
+        whose: The requests.
         different: Those that did not.
         act: Number of the other act.
     """
     names = f" (not so: {', '.join(different)})" if different else ""
-    return Claim(f"every request got the same tokens as in act {act}{names}", not different)
+    return Claim(f"{whose} got the same tokens as in act {act}{names}", not different)

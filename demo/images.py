@@ -76,7 +76,7 @@ def _claims(outcome: Outcome, reference: Outcome) -> Iterator[Claim]:
         yield Claim("the workers are the same processes throughout", bool(outcome.kept_workers))
         yield Claim("the guard was in the worker's model runner", any(replaced))
         yield Claim("it acted on one image, and on nothing else", outcome.triggers == 1)
-        yield same_tokens(_different(outcome, reference), act=REFERENCE)
+        yield same_tokens("each of the four", _different(outcome, reference), act=REFERENCE)
         return
     if outcome is reference:
         yield from service(outcome)

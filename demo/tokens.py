@@ -83,7 +83,7 @@ def _claims(outcome: Outcome, reference: Outcome) -> Iterator[Claim]:
         yield Claim("the guard was in the scheduler", bool(outcome.replaced_methods))
         acts = "each bogus token was dropped, and nothing else" if arm.fault else "it never acted"
         yield Claim(acts, outcome.triggers == outcome.injected)
-        yield same_tokens(outcome.different_from(reference), act=1)
+        yield same_tokens("every request", outcome.different_from(reference), act=1)
     else:
         yield Claim("nothing was wrapped in the scheduler", not outcome.replaced_methods)
     if arm.fault:
