@@ -214,6 +214,10 @@ class TestOtherModelAndRelease:
         assert arms[True].different_from(arms[False]) == []
         assert all(answer.logprobs for answer in arms[True].answers)
 
+    def test_the_load_would_show_a_mix_up(self, arms: dict[bool, Outcome]) -> None:
+        answers = arms[False].answers
+        assert len({answer.tokens for answer in answers}) == len(answers)
+
     def test_guard_is_in_force_and_never_acts(self, arms: dict[bool, Outcome]) -> None:
         assert mm_merge_of(arms[True])["state"] == "applied"
         assert mm_merge_of(arms[True])["effective"] is True
