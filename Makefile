@@ -7,7 +7,7 @@ OLD_ENGINE = $(ENGINE) --engine 0.23.0
 .PHONY: help demo test quick lint engine patches
 
 help:
-	@echo "make demo    a real engine with the fault: without the guard, with it (about 4 minutes)"
+	@echo "make demo    two faults on real engines: without the guard, with it (16 minutes on two busy cores)"
 	@echo "make test    everything (the first time it also downloads, and builds environments)"
 	@echo "make quick   unit, runtime and scheduler tests on the installed vLLM (under 2 minutes)"
 	@echo "make lint    ruff and mypy"

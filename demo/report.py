@@ -2,83 +2,57 @@
 
 from __future__ import annotations
 
-from demo.claims import REQUESTS, Claim
-from tests.engine.arms import FAULT_RATE
-from tests.engine.load import REQUESTS_PER_ROUND, ROUNDS
+from collections.abc import Sequence
+
+from demo.claims import Claim
 from tests.engine.outcome import Outcome
 
-INTRODUCTION = f"""
-vllm-guard demo: a real vLLM engine on this CPU, with asynchronous scheduling and a tiny model.
-"No guard" is VLLMGUARD=off, with the package installed; it is checked that nothing is wrapped.
-In each act {REQUESTS} requests in {ROUNDS} rounds of {REQUESTS_PER_ROUND} at a time: \
-long and short prompts, streamed and not.
-The fault: for {FAULT_RATE:.0%} of the prompt chunks that are not a prompt's last, the worker \
-returns a token.
-"""
-HEADINGS = (
-    "",
-    "answered",
-    "/health",
-    "EngineCore",
-    "bogus tokens",
-    "dropped",
-    "tokens as in act 1",
-)
 
-
-def show_act(outcome: Outcome, act_claims: list[Claim]) -> None:
+def show_act(outcome: Outcome, act_claims: Sequence[Claim], remarks: Sequence[str] = ()) -> None:
     """Print what happened in an act.
 
     Args:
         outcome: Of the act.
         act_claims: What was claimed about it.
+        remarks: What else there is to say.
     """
     lines = [
-        f"{outcome.answered} of {REQUESTS} requests answered, /health: {outcome.health},"
-        f" EngineCore: {_engine(outcome)}"
+        f"{answered(outcome)} requests answered, /health: {outcome.health},"
+        f" EngineCore: {engine(outcome)}"
     ]
-    if outcome.crash:
-        lines += [
-            f"EngineCore's traceback ends: {outcome.crash.exception}",
-            f"  {outcome.crash.source}",
-            f"  {outcome.crash.place}",
-        ]
-    if outcome.arm.fault:
-        lines.append(
-            f"{outcome.injected} bogus tokens for {outcome.victims} requests"
-            f" (of {outcome.unfinished_chunks} unfinished prompt chunks)"
-        )
+    crashes = {"The worker": outcome.worker_crash, "EngineCore": outcome.crash}
+    for process, crash in crashes.items():
+        if crash:
+            lines += [
+                f"{process}'s traceback ends: {crash.exception}",
+                f"  {crash.source}",
+                f"  {crash.place}",
+            ]
+            break
+    lines += remarks
     lines += [f"{'ok   ' if claim.holds else 'FALSE'} {claim.text}" for claim in act_claims]
     print(*(f"   {line}" for line in lines), f"   {outcome.seconds:.0f} s\n", sep="\n", flush=True)
 
 
-def show_table(outcomes: list[Outcome]) -> None:
-    """Print one line for each act.
+def show_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print cells below each other.
 
     Args:
-        outcomes: Of all acts; the first is the reference.
+        rows: As many cells each; the first row is that of the headings.
     """
-    rows = [HEADINGS, *(_row(outcome, outcomes[0]) for outcome in outcomes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
 
 
-def _row(outcome: Outcome, reference: Outcome) -> tuple[str, ...]:
-    same = REQUESTS - len(outcome.different_from(reference))
-    return (
-        outcome.arm.name,
-        f"{outcome.answered} of {REQUESTS}",
-        outcome.health,
-        _engine(outcome),
-        str(outcome.injected),
-        str(outcome.triggers) if outcome.arm.guard else "-",
-        "-" if outcome is reference else f"{same} of {REQUESTS}",
-    )
+def answered(outcome: Outcome) -> str:
+    """Say how many requests of how many were answered in full."""
+    return f"{outcome.answered} of {len(outcome.answers)}"
 
 
-def _engine(outcome: Outcome) -> str:
+def engine(outcome: Outcome) -> str:
+    """Say what became of EngineCore."""
     if outcome.engine_processes[-1] is None:
         return "died"
     if outcome.kept_engine is None:

@@ -26,7 +26,7 @@ def cache_folder() -> Path:
     except OSError as error:
         raise CacheUnusable(
             f"cannot write to the cache folder {folder} ({error.strerror});"
-            " set GUARD_TEST_CACHE to a folder with 10 GB of room"
+            " set GUARD_TEST_CACHE to a folder with 14 GB of room"
         ) from None
     return folder
 

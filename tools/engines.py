@@ -46,11 +46,13 @@ _ENGINES = (
             "wrapt>=1.14,<3",
         ),
     ),
-    # It has the faults of `stale`. Tests start its server; they do not run in this environment.
+    # It has the faults of `stale`, and a model that those of `mm_merge` show in. Tests start its
+    # server; they do not run in this environment.
     Engine(
         "0.23.0",
         torch="torch==2.11.0",
-        added=("transformers==5.12.1",),
+        # That model's image processor needs torchvision, of the release made for that torch.
+        added=("transformers==5.12.1", "torchvision==0.26.0"),
         tools=("editables", "hatchling", "packaging", "wrapt>=1.14,<3"),
     ),
 )

@@ -142,6 +142,8 @@ class GatherRepair:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._counted = Once()
+        self.left_short = False
+        """Whether the last step's items go to the merge with one of them short: when observing."""
 
     def v1(self, wrapped: Callable[..., Any], runner: Any, args: Any, kwargs: Any) -> Any:
         """Wrap ``GPUModelRunner._gather_mm_embeddings``."""
@@ -187,7 +189,8 @@ class GatherRepair:
                     given = given or _Given(self._guard, gather)
                     item = _ShortItem(request_id, index, feature, rows, placeholders)
                     given.add(request_id, index, self._repaired(item))
-        return None if self._guard.observes else given
+        self.left_short = given is not None and self._guard.observes
+        return None if self.left_short else given
 
     def _repaired(self, item: _ShortItem) -> Any:
         fitted = fit(item.rows, item.placeholders, self._guard.settings.mm_max_delta)

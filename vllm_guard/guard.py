@@ -12,7 +12,7 @@ from vllm_guard.definition import Definition
 from vllm_guard.log import logger
 from vllm_guard.settings import Settings
 from vllm_guard.states import Finding, Mode, State, Verdict, worse, worst
-from vllm_guard.targets import Patch, Target, exists
+from vllm_guard.targets import Patch, Target, Wrapper, exists
 
 MAX_INTERNAL_ERRORS = 5
 """So many errors of our own, and a guard disarms itself."""
@@ -88,6 +88,7 @@ class Guard:
         self._disarmed_by = ""
         self._internal_errors = internal_errors
         self._changed = changed
+        self._wrappers: Mapping[str, Wrapper] = {}
 
     @property
     def observes(self) -> bool:
@@ -263,10 +264,11 @@ class Guard:
 
     def _wrap(self, module: ModuleType, found: InModule) -> None:
         try:
-            wrappers = self.definition.wrappers(self)
+            # One set for all modules: what is wrapped in one may know of what is in another.
+            self._wrappers = self._wrappers or self.definition.wrappers(self)
             for target in self.definition.targets_in(module.__name__):
                 if exists(target, module) and self._is_needed(target, found):
-                    found.patches.append(Patch.shared(target, module, wrappers[target.path]))
+                    found.patches.append(Patch.shared(target, module, self._wrappers[target.path]))
         except Exception as error:
             while found.patches:
                 found.patches.pop().undo()

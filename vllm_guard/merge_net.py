@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm_guard.embeddings import ZEROED, fit, is_rows
+from vllm_guard.gather_repair import GatherRepair
 from vllm_guard.guard import Guard
 
 UNGATHERED = "ungathered"
@@ -22,10 +23,12 @@ class MergeNet:
 
     Args:
         guard: Where to count and how to fail.
+        gather: What repairs, or only counts, items on the ordinary way to the merge.
     """
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, gather: GatherRepair) -> None:
         self._guard = guard
+        self._gather = gather
         self._names: tuple[str, ...] = ()
 
     def __call__(self, wrapped: Callable[..., Any], _instance: Any, args: Any, kwargs: Any) -> Any:
@@ -65,6 +68,9 @@ class MergeNet:
             fits = fits and width == hidden_size
         placeholders = int(is_multimodal.sum())
         if (rows == placeholders and fits) or len(items) > 1:
+            return None
+        # Counted already: each item once.
+        if self._gather.left_short:
             return None
         # One row or none for no placeholder is written nowhere, and vLLM does not mind.
         if not placeholders and rows <= 1:

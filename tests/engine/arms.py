@@ -15,7 +15,7 @@ STAGES = 3
 
 @dataclass(frozen=True)
 class Arm:
-    """What differs from arm to arm; asynchronous scheduling is on in all of them.
+    """What differs from arm to arm.
 
     Args:
         name: For people.
@@ -23,6 +23,10 @@ class Arm:
         guard: Whether vllm-guard, which is installed in any case, is switched on.
         cache_blocks: Size of the KV cache, if it is not to be all the memory that the server has.
         stages: Of the pipeline that the model's layers are distributed over.
+        ordered: Whether requests are admitted at fixed steps instead of when they arrive, so that
+            each batch is the same in all such arms. Asynchronous scheduling, which is on in all
+            others, would leave to chance how far the scheduler is ahead.
+        only_observed: A guard that counts and does nothing.
     """
 
     name: str
@@ -30,6 +34,8 @@ class Arm:
     guard: bool
     cache_blocks: int | None = None
     stages: int = 1
+    ordered: bool = False
+    only_observed: str | None = None
 
     def options(self) -> list[str]:
         """Return what a server's command line needs to become this arm."""
@@ -45,12 +51,15 @@ class Arm:
             records: Folder for what its processes record.
         """
         variables = {
-            "FAULTS_ASYNC_SCHEDULING": "1",
+            "FAULTS_ADMISSION" if self.ordered else "FAULTS_ASYNC_SCHEDULING": "1",
+            "FAULTS_PIL_ONLY": "1",
             "FAULTS_TOKEN_RATE": str(FAULT_RATE if self.fault else 0),
             "FAULTS_SEED": str(FAULT_SEED),
             "FAULTS_RECORD_DIR": str(records),
             "VLLMGUARD": "on" if self.guard else "off",
         }
+        if self.only_observed is not None:
+            variables[f"VLLMGUARD_{self.only_observed.upper()}"] = "observe"
         if self.stages > 1:
             # vLLM would give each stage a NUMA node of its own.
             variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
@@ -70,4 +79,10 @@ PIPELINE_UNGUARDED = Arm(
 )
 PIPELINE_GUARDED = Arm(
     "small cache, pipeline, guard", fault=False, guard=True, cache_blocks=BLOCKS, stages=STAGES
+)
+
+IMAGES_UNGUARDED = Arm("images, no guard", fault=False, guard=False, ordered=True)
+IMAGES_GUARDED = Arm("images, guard", fault=False, guard=True, ordered=True)
+IMAGES_OBSERVED = Arm(
+    "images, guard observes", fault=False, guard=True, ordered=True, only_observed="mm_merge"
 )

@@ -17,6 +17,7 @@ DEATH_SECONDS = 30
 # Blocks so small that requests of the crowd need new ones all the time, and a limit that even a
 # small cache of them can hold.
 CROWD_OPTIONS = ("--block-size", "16", "--max-model-len", "128")
+IMAGE_OPTIONS = ("--max-num-seqs", "32", "--limit-mm-per-prompt", '{"image": 1, "video": 0}')
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,14 @@ class Experiment:
         options = [*self.options, *arm.options()]
         with Server(self.python, self.model, outcome.log_file, options, environment) as server:
             for requests in self.rounds:
-                outcome.engine_processes.append(server.engine_core())
+                outcome.look_at(server)
                 outcome.answers += send_round(server.port, requests)
             outcome.preemptions = server.counter("vllm:num_preemptions")
             if server.health() != HEALTHY:
                 # A dying server answers for a little while.
                 outcome.exit_code = server.wait_for_exit(DEATH_SECONDS)
             outcome.health = server.health()
-            outcome.engine_processes.append(server.engine_core())
+            outcome.look_at(server)
         outcome.seconds = time.monotonic() - begin
         return outcome
 
@@ -69,3 +70,14 @@ def crowd_experiment(model: Path, python: Path) -> Experiment:
         python: Interpreter of the environment whose vLLM serves.
     """
     return Experiment(model, python, [crowd()], CROWD_OPTIONS)
+
+
+def image_experiment(model: Path, python: Path, rounds: Sequence[Round]) -> Experiment:
+    """Return an experiment with questions about images.
+
+    Args:
+        model: The folder of a model that takes images.
+        python: Interpreter of the environment whose vLLM serves.
+        rounds: What is asked.
+    """
+    return Experiment(model, python, rounds, IMAGE_OPTIONS)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tests.engine.model import VOCABULARY
 
@@ -19,26 +19,68 @@ REQUESTS_OF_CROWD = 96
 TIMEOUT_SECONDS = 120
 
 
+class Request(Protocol):
+    """What can be sent.
+
+    Args:
+        name: Told apart by it.
+        max_tokens: As many are answered.
+        stream: Whether they are to come one by one.
+        step: Of the engine at which it is admitted, where the fault plugin sees to that.
+        path: Of the server.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def stream(self) -> bool: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def path(self) -> str: ...
+
+    def body(self) -> dict[str, Any]:
+        """Return what is asked, without that which is the same for all."""
+
+
 @dataclass(frozen=True)
 class Completion:
-    """One request: its prompt and how its answer is to be sent."""
+    """A prompt to go on with, and how the answer is to be sent."""
 
     name: str
     prompt: tuple[int, ...]
     max_tokens: int
     stream: bool
+    step: int = 0
+    path: str = "/v1/completions"
+
+    def body(self) -> dict[str, Any]:
+        """Return the prompt."""
+        return {"prompt": self.prompt}
 
 
-Round = Sequence[Completion]
+Round = Sequence[Request]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one request got: all the tokens it asked for, or the reason why not."""
+    """What one request got: all the tokens it asked for, or the reason why not.
+
+    Args:
+        name: Of the request.
+        tokens: That came.
+        error: The reason why not all of them.
+        logprobs: Of the tokens, where the request asked for them.
+        prompt_tokens: Length of the prompt, where the server told.
+    """
 
     name: str
     tokens: tuple[int, ...]
     error: str | None = None
+    logprobs: tuple[float, ...] = ()
+    prompt_tokens: int | None = None
 
 
 def mixed_rounds() -> list[Round]:
@@ -46,7 +88,7 @@ def mixed_rounds() -> list[Round]:
     return [_mixed_round(number) for number in range(ROUNDS)]
 
 
-def _mixed_round(number: int) -> Round:
+def _mixed_round(number: int) -> list[Completion]:
     """Return the requests of a round; the same ones every time.
 
     Every second prompt is long enough for at least three prefill chunks.
@@ -66,7 +108,7 @@ def _mixed_round(number: int) -> Round:
     return requests
 
 
-def crowd() -> Round:
+def crowd() -> list[Completion]:
     """Return many short requests that end one soon after the other; the same ones every time.
 
     A small KV cache fills up while they decode, and each end lets a preempted request in again.
@@ -99,47 +141,57 @@ def send_round(port: int, requests: Round) -> list[Answer]:
     """
     together = threading.Barrier(len(requests))
 
-    def send(request: Completion) -> Answer:
+    def send(index: int, request: Request) -> Answer:
         together.wait()
-        return _send(port, request)
+        return _send(port, request, f"round.{len(requests)}.{index}.{request.step}")
 
     with ThreadPoolExecutor(len(requests)) as pool:
-        return list(pool.map(send, requests))
+        return list(pool.map(send, range(len(requests)), requests))
 
 
-def _send(port: int, request: Completion) -> Answer:
+def _send(port: int, request: Request, place: str) -> Answer:
+    """Send a request and wait for its answer.
+
+    Args:
+        port: Of the server.
+        request: To be sent.
+        place: Of the request in its round; the fault plugin finds it in the request's id.
+    """
     body = {
         "model": "tiny",
-        "prompt": request.prompt,
         "max_tokens": request.max_tokens,
         "temperature": 0,
         "ignore_eos": True,
         "return_token_ids": True,
         "stream": request.stream,
+        **request.body(),
     }
+    headers = {"Content-Type": "application/json", "X-Request-Id": place}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    prompt_tokens = None
     try:
-        connection.request(
-            "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
-        )
+        connection.request("POST", request.path, json.dumps(body), headers)
         response = connection.getresponse()
         if response.status != http.client.OK:
             return Answer(request.name, (), f"status {response.status}")
-        tokens: list[int] = []
         for message in _messages(response, request.stream):
             if "error" in message:
                 return Answer(request.name, tuple(tokens), str(message["error"]["message"]))
             for choice in message["choices"]:
                 tokens += choice["token_ids"] or ()
+                if choice["logprobs"]:
+                    logprobs += [token["logprob"] for token in choice["logprobs"]["content"]]
+            prompt_tokens = (message.get("usage") or {}).get("prompt_tokens")
     except (OSError, http.client.HTTPException) as error:
         return Answer(request.name, (), f"{type(error).__name__}: {error}")
     finally:
         connection.close()
+    error = None
     if len(tokens) != request.max_tokens:
-        return Answer(
-            request.name, tuple(tokens), f"{len(tokens)} of {request.max_tokens} tokens came"
-        )
-    return Answer(request.name, tuple(tokens))
+        error = f"{len(tokens)} of {request.max_tokens} tokens came"
+    return Answer(request.name, tuple(tokens), error, tuple(logprobs), prompt_tokens)
 
 
 def _messages(response: http.client.HTTPResponse, stream: bool) -> Iterator[dict[str, Any]]:

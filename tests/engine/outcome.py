@@ -10,13 +10,13 @@ from typing import Any
 
 from tests.engine.arms import Arm
 from tests.engine.load import Answer
-from tests.engine.server import EngineProcess
+from tests.engine.server import EngineProcess, Server
 from tests.faults.engine_faults.records import read_records
 
 
 @dataclass(frozen=True)
 class Crash:
-    """The end of the traceback with which EngineCore died."""
+    """The end of the traceback with which a process died."""
 
     place: str
     source: str
@@ -35,6 +35,7 @@ class Outcome:
         health: Status code of ``/health`` after the last round, or why there was none.
         exit_code: Of the API server, if it ended by itself.
         engine_processes: EngineCore before, between and after the rounds.
+        worker_processes: The workers at the same moments.
         preemptions: How many the server counted, if it still told after the last round.
     """
 
@@ -45,7 +46,17 @@ class Outcome:
     health: str = ""
     exit_code: int | None = None
     engine_processes: list[EngineProcess | None] = field(default_factory=list)
+    worker_processes: list[set[EngineProcess]] = field(default_factory=list)
     preemptions: int | None = None
+
+    def look_at(self, server: Server) -> None:
+        """Note which processes there are now.
+
+        Args:
+            server: Whose.
+        """
+        self.engine_processes.append(server.engine_core())
+        self.worker_processes.append(server.workers())
 
     @property
     def log_file(self) -> Path:
@@ -68,18 +79,34 @@ class Outcome:
         first, *later = self.engine_processes
         return first if all(process == first for process in later) else None
 
+    @property
+    def kept_workers(self) -> set[EngineProcess]:
+        """The worker processes, if they were the same ones all the time."""
+        first, *later = self.worker_processes
+        return first if all(processes == first for processes in later) else set()
+
     def different_from(self, reference: Outcome) -> list[str]:
-        """Name the requests that did not get the tokens they got in another arm.
+        """Name the requests that did not get what they got in another arm.
+
+        Tokens count, and where requests asked for them, their log-probabilities too.
 
         Args:
             reference: The other arm.
         """
-        expected = {answer.name: answer.tokens for answer in reference.answers}
+        expected = {answer.name: answer for answer in reference.answers}
         return [
             answer.name
             for answer in self.answers
-            if answer.error is not None or answer.tokens != expected[answer.name]
+            if answer.error is not None or answer != expected[answer.name]
         ]
+
+    def answers_to(self, prefix: str) -> list[Answer]:
+        """Return the answers to some of the requests.
+
+        Args:
+            prefix: Of their names.
+        """
+        return [answer for answer in self.answers if answer.name.startswith(prefix)]
 
     @cached_property
     def log(self) -> str:
@@ -96,15 +123,40 @@ class Outcome:
         return {match[1] for line in lines if (match := re.match(r"\((\w+) pid=", line))}
 
     @cached_property
+    def said_of_guards(self) -> dict[str, list[str]]:
+        """By process id, what each process said of its guards, in the order of saying it."""
+        said: dict[str, list[str]] = {}
+        for process, guards in re.findall(
+            r" vllm-guard \S+ \(pid (\d+)\) on [^:]+: (.*)$", self.log, re.MULTILINE
+        ):
+            said.setdefault(process, []).append(guards)
+        return said
+
+    @cached_property
     def crash(self) -> Crash | None:
         """How EngineCore died, if it did."""
-        lines = re.findall(r"^\(EngineCore pid=\d+\) ERROR .*?\] (.*)$", self.log, re.MULTILINE)
+        return self._crash("EngineCore")
+
+    @cached_property
+    def worker_crash(self) -> Crash | None:
+        """What a worker's step failed of, if one did."""
+        return self._crash("Worker")
+
+    def _crash(self, process: str) -> Crash | None:
+        """Return the end of the last traceback of a process.
+
+        Args:
+            process: As vLLM names it.
+        """
+        pattern = rf"^\({process} pid=\d+\) ERROR .*?\] (.*)$"
+        lines = re.findall(pattern, self.log, re.MULTILINE)
         # The line of carets below a source line says nothing.
         lines = [line for line in lines if not re.fullmatch(r"[\s^~]*", line)]
+        found = None
         for place, source, exception in zip(lines, lines[1:], lines[2:], strict=False):
             if re.match(r"\w+(Error|Exception)\b", exception):
-                return Crash(place.strip(), source.strip(), exception)
-        return None
+                found = Crash(place.strip(), source.strip(), exception)
+        return found
 
     def recorded(self, kind: str) -> list[dict[str, Any]]:
         """Return what the fault plugin wrote, see its `records`.
@@ -136,10 +188,11 @@ class Outcome:
 
     @property
     def triggers(self) -> int:
-        """How often guards acted, for whatever reason."""
+        """How often guards acted, for whatever reason, in whichever process."""
+        statuses = self.recorded("guard") + self.recorded("worker_guard")
         return sum(
             count
-            for status in self.recorded("guard")
+            for status in statuses
             for guard in status["guards"].values()
             for actions in guard["triggers"].values()
             for count in actions.values()

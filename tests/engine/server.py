@@ -109,10 +109,18 @@ class Server:
 
     def engine_core(self) -> EngineProcess | None:
         """Return the EngineCore process that is running now, if any."""
-        for process in self._family():
-            if "EngineCore" in _command(process):
-                return EngineProcess(process.pid, process.create_time())
-        return None
+        return next(iter(self._processes("EngineCore")), None)
+
+    def workers(self) -> set[EngineProcess]:
+        """Return the worker processes that are running now."""
+        return self._processes("Worker")
+
+    def _processes(self, title: str) -> set[EngineProcess]:
+        return {
+            EngineProcess(process.pid, process.create_time())
+            for process in self._family()
+            if f"VLLM::{title}" in _command(process)
+        }
 
     def wait_for_exit(self, seconds: float) -> int | None:
         """Return the API server's exit code, or None if it still runs.

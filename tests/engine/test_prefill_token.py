@@ -121,7 +121,19 @@ class TestHealthyWithGuard:
         assert healthy_guarded.different_from(healthy_unguarded) == []
         assert healthy_guarded.kept_engine is not None
 
-    def test_each_process_says_at_start_what_the_guard_does(self, healthy_guarded: Outcome) -> None:
-        starts = [line for line in healthy_guarded.log.splitlines() if "clamp armed" in line]
-        assert len(starts) == PROCESSES
-        assert "EngineCore" in healthy_guarded.process_logs("clamp applied")
+    def test_each_process_says_at_start_what_the_guards_do(self, healthy_guarded: Outcome) -> None:
+        said = healthy_guarded.said_of_guards
+        assert len(said) == PROCESSES
+        for first, *_ in said.values():
+            assert all(guard.split()[1] == "armed," for guard in first.split("; "))
+
+    def test_a_process_says_it_again_only_where_a_guard_has_acted_on_an_import(
+        self, healthy_guarded: Outcome
+    ) -> None:
+        for lines in healthy_guarded.said_of_guards.values():
+            assert len(lines) <= 2
+            assert len(set(lines)) == len(lines)
+        # EngineCore builds the scheduler, the worker the model runner; the API server neither.
+        assert healthy_guarded.process_logs("clamp applied") == {"EngineCore"}
+        assert healthy_guarded.process_logs("mm_merge applied") == {"EngineCore", "Worker"}
+        assert sorted(map(len, healthy_guarded.said_of_guards.values())) == [1, 2, 2]

@@ -29,7 +29,7 @@ def _wrappers(guard: Guard) -> Mapping[str, Wrapper]:
     return {
         "GPUModelRunner._gather_mm_embeddings": gather.v1,
         "EncoderRunner.gather_mm_embeddings": gather.v2,
-        "_merge_multimodal_embeddings": MergeNet(guard),
+        "_merge_multimodal_embeddings": MergeNet(guard, gather),
         "Scheduler._try_schedule_encoder_inputs": keys.try_schedule_encoder_inputs,
         "Scheduler.update_from_output": keys.update_from_output,
     }

@@ -7,6 +7,8 @@ It works with and without vllm_guard, and wraps nothing that a guard wraps.
 Everything is switched by environment variables; what is not set is not done:
 
 ``FAULTS_ASYNC_SCHEDULING``  ``1`` turns asynchronous scheduling on, which vLLM refuses on a CPU.
+``FAULTS_ADMISSION``         ``1`` admits requests at the steps that their ids say, see `admission`.
+``FAULTS_PIL_ONLY``          ``1`` lets vLLM's models do without torchvision where that is missing.
 ``FAULTS_TOKEN_RATE``        Share (0 to 1) of unfinished prefill chunks that return a token.
 ``FAULTS_SEED``              Seed that chooses those chunks (default 0).
 ``FAULTS_RECORD_DIR``        Folder for the JSON files described in `records`.
@@ -15,14 +17,18 @@ Everything is switched by environment variables; what is not set is not done:
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import wrapt
 
+from .admission import admit_in_order
 from .injection import Injector, inject_into_runner
-from .observation import observe_engine_core
+from .observation import observe_engine_core, observe_worker
 from .records import Records
 
 
@@ -31,6 +37,12 @@ def register() -> None:
     if os.environ.get("FAULTS_ASYNC_SCHEDULING") == "1":
         wrapt.when_imported("vllm.platforms.cpu")(_allow_async_scheduling)
         wrapt.when_imported("vllm.v1.worker.cpu_model_runner")(_complete_stream)
+
+    if os.environ.get("FAULTS_ADMISSION") == "1":
+        wrapt.when_imported("vllm.v1.engine.core")(admit_in_order)
+
+    if os.environ.get("FAULTS_PIL_ONLY") == "1" and find_spec("torchvision") is None:
+        wrapt.when_imported("transformers.models.pixtral")(_do_without_torchvision)
 
     folder = os.environ.get("FAULTS_RECORD_DIR")
     if folder is None:
@@ -45,6 +57,9 @@ def register() -> None:
         lambda module: inject_into_runner(module, injector)
     )
     wrapt.when_imported("vllm.v1.engine.core")(lambda module: observe_engine_core(module, records))
+    wrapt.when_imported("vllm.v1.worker.worker_base")(
+        lambda module: observe_worker(module, records)
+    )
 
 
 def _allow_async_scheduling(module: Any) -> None:
@@ -58,6 +73,16 @@ def _allow_async_scheduling(module: Any) -> None:
         config.scheduler_config.async_scheduling = True
 
     wrapt.wrap_function_wrapper(module, "CpuPlatform.check_and_update_config", switched_on)
+
+
+def _do_without_torchvision(module: Any) -> None:
+    """Give those who import Pixtral's image processor from `module` the one that needs PIL only.
+
+    vLLM's LLaVA takes a function from it that both have.
+    """
+    package = module.__name__
+    pil_only = import_module(f"{package}.image_processing_pil_pixtral")
+    sys.modules[f"{package}.image_processing_pixtral"] = pil_only
 
 
 def _complete_stream(module: Any) -> None:

@@ -1,9 +1,9 @@
-"""Watches EngineCore from a place that no guard wraps: the end of each of its steps."""
+"""Watches EngineCore and workers from where no guard wraps: the end of each of their steps."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -12,32 +12,39 @@ import wrapt
 
 from .records import Records
 
+# The runner of a CPU has it; most of its other methods are decorated by torch.
+GATHER_STEPS = ("_gather_mm_embeddings",)
+
 
 class Observer:
     """Writes what it sees whenever it differs from what it saw before.
 
     Args:
         records: Where to write.
+        kind: Of the records about the class that is looked at.
+        guard_kind: Of those about the guard.
     """
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, kind: str, guard_kind: str) -> None:
         self._records = records
+        self._kind = kind
+        self._guard_kind = guard_kind
         self._seen: dict[str, dict[str, Any]] = {}
         self._has_guard = importlib.util.find_spec("vllm_guard") is not None
 
-    def look(self, scheduler: object) -> None:
-        """Record the state of the scheduler's class, and that of the guard if there is one.
+    def look(self, watched: object, names: Collection[str] | None = None) -> None:
+        """Record the state of a class, and that of the guard if there is one.
 
         Args:
-            scheduler: The engine's.
+            watched: An instance of the class.
+            names: The methods to look at; None: all.
         """
-        scheduler_class = type(scheduler)
-        replaced = _replaced_methods(scheduler_class)
-        self._record("scheduler", {"class": scheduler_class.__name__, "replaced": replaced})
+        replaced = _replaced_methods(type(watched), names)
+        self._record(self._kind, {"class": type(watched).__name__, "replaced": replaced})
         if self._has_guard:
             import vllm_guard
 
-            self._record("guard", vllm_guard.status())
+            self._record(self._guard_kind, vllm_guard.status())
 
     def _record(self, kind: str, content: dict[str, Any]) -> None:
         if self._seen.get(kind) != content:
@@ -45,21 +52,24 @@ class Observer:
             self._seen[kind] = content
 
 
-def _replaced_methods(scheduler_class: type) -> list[str]:
+def _replaced_methods(watched: type, names: Collection[str] | None) -> list[str]:
     """Name the methods that are not plain functions from a file of vLLM.
 
     Args:
-        scheduler_class: Looked at with all its bases.
+        watched: Looked at with all its bases.
+        names: The methods to look at; None: all.
     """
     import vllm
 
     package = Path(vllm.__file__).parent
     return [
         f"{owner.__name__}.{name}"
-        for owner in scheduler_class.__mro__
+        for owner in watched.__mro__
         if owner.__module__.startswith("vllm.")
         for name, value in vars(owner).items()
-        if callable(value) and not _is_function_below(package, getattr(value, "__func__", value))
+        if (names is None or name in names)
+        and callable(value)
+        and not _is_function_below(package, getattr(value, "__func__", value))
     ]
 
 
@@ -77,7 +87,7 @@ def observe_engine_core(module: Any, records: Records) -> None:
         module: The imported ``vllm.v1.engine.core``.
         records: Where to write.
     """
-    observer = Observer(records)
+    observer = Observer(records, "scheduler", "guard")
 
     def observed(
         wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -87,3 +97,23 @@ def observe_engine_core(module: Any, records: Records) -> None:
         return result
 
     wrapt.wrap_function_wrapper(module, "EngineCore.post_step", observed)
+
+
+def observe_worker(module: Any, records: Records) -> None:
+    """Look at the model runner after each step of the worker, one that fails included.
+
+    Args:
+        module: The imported ``vllm.v1.worker.worker_base``.
+        records: Where to write.
+    """
+    observer = Observer(records, "runner", "worker_guard")
+
+    def observed(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            observer.look(instance.worker.model_runner, GATHER_STEPS)
+
+    wrapt.wrap_function_wrapper(module, "WorkerWrapperBase.execute_model", observed)

@@ -3,6 +3,8 @@
 ``injected-PID.json``   a worker: unfinished chunks seen, bogus tokens returned, and for whom.
 ``scheduler-PID.json``  EngineCore: the scheduler's class, and which of its methods are not vLLM's.
 ``guard-PID.json``      EngineCore: ``vllm_guard.status()`` after the last step that changed it.
+``runner-PID.json``     a worker: the model runner's class, and whether its gather step is vLLM's.
+``worker_guard-PID.json``  a worker: ``vllm_guard.status()`` after the last step that changed it.
 """
 
 from __future__ import annotations
