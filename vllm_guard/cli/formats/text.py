@@ -63,9 +63,19 @@ def _answer(audited: Sequence[Audited], labels: list[str]) -> str:
     free = [label for label, faults in zip(labels, left, strict=True) if not faults]
     if free:
         return f"no guard is needed on: {', '.join(free)}"
-    fewest = min(left, key=len)
-    best = [label for label, faults in zip(labels, left, strict=True) if faults == fewest]
-    return f"each of these needs a guard; fewest faults on {', '.join(best)}: {', '.join(fewest)}"
+    # Not the fewest that are left: the oldest releases lack functions, not faults.
+    fixed = [_count_fixed(item.judged) for item in audited]
+    best = fixed.index(max(fixed))
+    alike = [label for label, faults in zip(labels, left, strict=True) if faults == left[best]]
+    return (
+        f"each of these needs a guard; most faults are fixed on {', '.join(alike)},"
+        f" and left are: {', '.join(left[best])}"
+    )
+
+
+def _count_fixed(judged: JudgedBuild) -> int:
+    findings = [finding for faults in judged.findings.values() for finding in faults.values()]
+    return sum(finding.verdict is Verdict.FIXED for finding in findings)
 
 
 def _left(judged: JudgedBuild) -> list[str]:
