@@ -15,6 +15,7 @@ from vllm_guard import __version__
 from vllm_guard.cli.formats.audited import Audited
 from vllm_guard.cli.formats.github import annotation
 from vllm_guard.cli.formats.machine import document
+from vllm_guard.cli.formats.text import shown_cause
 from vllm_guard.cli.gate import FAULTS, Complaint, Known
 from vllm_guard.probes.static.verdicts import JudgedBuild
 
@@ -46,6 +47,8 @@ def _text(checked: Checked) -> Iterator[str]:
         yield f"  {guard:<10} {known.verdict(guard):<8}{f' {state}' if state else ''}"
         for fault, finding in known.findings(guard).items():
             yield f"    {fault:<14} {finding.verdict:<8} {finding.evidence}"
+        for cause in checked.judged.causes.get(guard, ()):
+            yield f"    cause, for information: {shown_cause(cause)}"
     for warning in checked.warnings:
         yield f"warning: {warning}"
     for complaint in checked.complaints:

@@ -5,6 +5,8 @@
 ``builds``: for each build that was judged ``input`` (as given), ``version`` (as the build says,
 "unknown" if it does not; no verdict rests on it) and ``guards``: ``guard``, ``verdict`` and
 ``faults``: ``fault``, ``verdict``, ``evidence``. Verdicts are the words of `Verdict`.
+``causes`` of a guard, with ``cause``, ``pull_request``, ``verdict`` and ``evidence``, are known
+causes of its faults in single models; no verdict of a fault rests on them.
 ``errors``: for each input that could not be judged ``input`` and ``error``.
 """
 
@@ -43,6 +45,15 @@ def _build(item: Audited) -> dict[str, Any]:
             "faults": [
                 {"fault": fault, "verdict": str(finding.verdict), "evidence": finding.evidence}
                 for fault, finding in findings.items()
+            ],
+            "causes": [
+                {
+                    "cause": cause.name,
+                    "pull_request": cause.pull_request,
+                    "verdict": str(cause.finding.verdict),
+                    "evidence": cause.finding.evidence,
+                }
+                for cause in item.judged.causes.get(guard, ())
             ],
         }
         for guard, findings in item.judged.findings.items()

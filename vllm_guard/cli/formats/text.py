@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vllm_guard.cli.formats.audited import Audited, Failed
 from vllm_guard.installed import UNKNOWN
+from vllm_guard.probes.static.causes import Cause
 from vllm_guard.probes.static.verdicts import JudgedBuild
 from vllm_guard.states import Verdict
 
@@ -29,6 +30,15 @@ def _evidence(item: Audited) -> Iterator[str]:
         yield f"  {guard:<10} {item.judged.verdict(guard)}"
         for fault, finding in findings.items():
             yield f"    {fault:<14} {finding.verdict:<8} {finding.evidence}"
+        for cause in item.judged.causes.get(guard, ()):
+            yield f"    cause, for information: {shown_cause(cause)}"
+
+
+def shown_cause(cause: Cause) -> str:
+    """Return what is known of a cause of a fault, in one line."""
+    name, pull_request, (verdict, evidence) = cause
+    known = {Verdict.FIXED: "fixed in this build", Verdict.NEEDED: "not fixed in this build"}
+    return f"{name} (#{pull_request}) {known.get(verdict, 'unknown')}: {evidence}"
 
 
 def _labels(audited: Sequence[Audited]) -> list[str]:

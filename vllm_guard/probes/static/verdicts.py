@@ -13,6 +13,7 @@ from vllm_guard.guards.stale import NO_QUEUE, RESET, RESUME_EARLY
 from vllm_guard.installed import Build, parse
 from vllm_guard.pipeline import ASYNC_SCHEDULER
 from vllm_guard.probes.delivery import judge_prefill_token
+from vllm_guard.probes.static.causes import Cause, find_causes
 from vllm_guard.probes.static.errors import Unsupported
 from vllm_guard.probes.static.overrides import find_overrides
 from vllm_guard.probes.static.program import Program
@@ -39,10 +40,12 @@ class JudgedBuild(NamedTuple):
     Args:
         build: Its version, for show.
         findings: By guard and fault.
+        causes: By guard, the known causes in models that the source has: information only.
     """
 
     build: Build
     findings: dict[str, dict[str, Finding]]
+    causes: dict[str, list[Cause]] = {}  # noqa: RUF012  never changed
 
     def verdict(self, guard: str) -> Verdict:
         """The worst of a guard's faults."""
@@ -58,7 +61,8 @@ def judge_source(source: Source) -> JudgedBuild:
     Raises:
         SourceError: A file that is needed cannot be read.
     """
-    return JudgedBuild(parse(source.version()), StaticProbe(source).examine())
+    probe = StaticProbe(source)
+    return JudgedBuild(parse(source.version()), probe.examine(), probe.find_causes())
 
 
 class StaticProbe:
@@ -76,6 +80,10 @@ class StaticProbe:
     def examine(self) -> dict[str, dict[str, Finding]]:
         """Return a finding for each fault of each guard, the worst of those that show."""
         return {definition.name: self._examine(definition) for definition in DEFINITIONS}
+
+    def find_causes(self) -> dict[str, list[Cause]]:
+        """Return the known causes in models that the source has, by guard."""
+        return find_causes(self._program)
 
     def _examine(self, definition: Definition) -> dict[str, Finding]:
         findings: dict[str, Finding] = {}
