@@ -68,7 +68,9 @@ class ReusedKeys:
         shift_computed_tokens: int = 0,
     ) -> tuple[Any, ...]:
         """Return the arguments to go on with: no token can be scheduled with a wrong key."""
-        if not scheduler.is_encoder_decoder and self._is_refused(scheduler, request):
+        if not scheduler.is_encoder_decoder and self._is_refused(
+            scheduler, request, num_computed_tokens
+        ):
             num_new_tokens = 0
         return (
             request,
@@ -78,8 +80,8 @@ class ReusedKeys:
             shift_computed_tokens,
         )
 
-    def _is_refused(self, scheduler: Any, request: Any) -> bool:
-        mismatch = _mismatch(scheduler, request)
+    def _is_refused(self, scheduler: Any, request: Any, computed: int) -> bool:
+        mismatch = _mismatch(scheduler, request, computed)
         if mismatch is None:
             return False
         if self._counted.is_new(request):
@@ -98,18 +100,34 @@ class ReusedKeys:
         return not self._guard.observes
 
 
-def _mismatch(scheduler: Any, request: Any) -> tuple[int, int, int] | None:
-    """Return index, cached embeddings and placeholders of the first item with a reused key."""
+def _mismatch(scheduler: Any, request: Any, computed: int) -> tuple[int, int, int] | None:
+    """Return index, cached embeddings and placeholders of the first item with a reused key.
+
+    Args:
+        scheduler: Whose encoder cache and requests are looked at.
+        request: What is to be scheduled.
+        computed: How many of its tokens are computed.
+    """
+    features = request.mm_features
+    # What is computed needs its item no more, and another request may have its key now.
+    if not features or _end(features[-1]) <= computed:
+        return None
     own: dict[str, int] = {}
-    for index, feature in enumerate(request.mm_features):
+    for index, feature in enumerate(features):
         key = feature.identifier
         placeholders = count_placeholders(feature.mm_position)
         known = own.setdefault(key, placeholders)
-        if known == placeholders:
+        if known == placeholders and _end(feature) > computed:
             known = _cached_embeddings(scheduler, key, request.request_id) or placeholders
         if known != placeholders:
             return index, known, placeholders
     return None
+
+
+def _end(feature: Any) -> int:
+    position = feature.mm_position
+    end: int = position.offset + position.length
+    return end
 
 
 def _cached_embeddings(scheduler: Any, key: str, request_id: str) -> int | None:
