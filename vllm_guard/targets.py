@@ -200,14 +200,18 @@ def rebind(old: Any, new: Any) -> None:
     another name it is looked for in modules of vLLM and its plugins; thousands of others are asked
     for the function's own name only.
     """
+    own_name, identity = old.__name__, id(old)
     for module_name, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", None)
         if not isinstance(names, dict):
             continue
-        candidates = list(names) if "vllm" in module_name else (old.__name__,)
-        for name in candidates:
-            if names.get(name) is old:
-                names[name] = new
+        if "vllm" not in module_name:
+            if names.get(own_name) is old:
+                names[own_name] = new
+        elif identity in map(id, names.values()):
+            for name, value in list(names.items()):
+                if value is old:
+                    names[name] = new
 
 
 def _mentions(function: Any, name: str) -> bool:

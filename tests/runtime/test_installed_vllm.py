@@ -21,7 +21,6 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="no vLLM is installed for this Python"
 )
 
-MAX_MILLISECONDS = 20
 ENTRY_POINTS = "[vllm.general_plugins]\nvllm_guard = vllm_guard:register\n"
 
 ORDER = """
@@ -57,23 +56,18 @@ result = [during, state(), wrapped()]
 # mm_merge has a wrapper of its own at one of them.
 WRAPPED = [*METHODS[:3], "update_from_output", *METHODS[3:]]
 
-COST_RUNS = 20
-"""The cheapest of so many counts: another job on the machine makes some of them twice as long."""
-COST = """
-import sys, time
+NEW_MODULES = """
+import sys
 import vllm.v1.core.sched.scheduler
 before = set(sys.modules)
-begin = time.process_time()
 import vllm_guard
 vllm_guard.register()
-cost = time.process_time() - begin
 new = {name.partition(".")[0] for name in set(sys.modules) - before}
 from tests.runtime.inside import *
-result = {"milliseconds": 1000 * cost, "new": sorted(new), "state": state()}
+result = {"new": sorted(new), "state": state()}
 """
 
-# The first measurement fills the cache of bytecode.
-PROGRAMS = {"order": [ORDER], "half": [HALF_IMPORTED], "cost": [COST] * COST_RUNS}
+PROGRAMS = {"order": ORDER, "half": HALF_IMPORTED, "new": NEW_MODULES}
 
 LOAD_AND_FORK = """
 import multiprocessing, sys
@@ -97,7 +91,7 @@ def fork(code):
     assert swallowed == []
     return result
 
-results = {name: [fork(code) for code in codes] for name, codes in PROGRAMS.items()}
+results = {name: fork(code) for name, code in PROGRAMS.items()}
 from tests.runtime.inside import report
 report(results)
 """
@@ -118,7 +112,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(site: Path) -> dict[str, list[Any]]:
+def results(site: Path) -> dict[str, Any]:
     """What each program gave, by name."""
     outcome = run_program(
         f"PROGRAMS = {PROGRAMS!r}\n{LOAD_AND_FORK}",
@@ -127,30 +121,22 @@ def results(site: Path) -> dict[str, list[Any]]:
         prelude="",
         timeout=120,
     )
-    found: dict[str, list[Any]] = outcome.result
+    found: dict[str, Any] = outcome.result
     return found
 
 
-def test_vllm_finds_and_runs_us_and_every_order_works(results: dict[str, list[Any]]) -> None:
+def test_vllm_finds_and_runs_us_and_every_order_works(results: dict[str, Any]) -> None:
     """Through its own plugin loader; then unpatched to the exact objects and applied again."""
     applied = ["applied", WRAPPED]
-    assert results["order"] == [
-        ["armed", applied, [True] * len(METHODS), applied, "needed"],
-    ]
+    assert results["order"] == ["armed", applied, [True] * len(METHODS), applied, "needed"]
 
 
-def test_a_scheduler_module_that_is_half_imported(results: dict[str, list[Any]]) -> None:
+def test_a_scheduler_module_that_is_half_imported(results: dict[str, Any]) -> None:
     """Registered while it runs its own imports: patched when it is complete."""
-    assert results["half"] == [[[False, "armed"], "applied", WRAPPED]]
+    assert results["half"] == [[False, "armed"], "applied", WRAPPED]
 
 
-def test_registering_imports_nothing_of_vllm_or_torch(results: dict[str, list[Any]]) -> None:
+def test_registering_imports_nothing_of_vllm_or_torch(results: dict[str, Any]) -> None:
     """Not even where the target is there and is probed and patched at once."""
-    for one in results["cost"]:
-        assert one["state"] == "applied"
-        assert not {"vllm", "torch"} & set(one["new"])
-
-
-def test_registering_is_cheap(results: dict[str, list[Any]]) -> None:
-    """Import, settings, probe and patch together: processor time, with bytecode cached."""
-    assert min(one["milliseconds"] for one in results["cost"]) < MAX_MILLISECONDS
+    assert results["new"]["state"] == "applied"
+    assert not {"vllm", "torch", "prometheus_client"} & set(results["new"]["new"])
