@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vllm_guard
-from tests.embeddings.step import TEXT, Item, Merged, Placed, Prompt, load_modules, run
+from tests.embeddings.places import TEXT
+from tests.embeddings.step import Item, Merged, Placed, Prompt, load_modules, run
 from tests.scheduler.arms import report
 
 GOOD = (Prompt("first", (Item("a", 10, 10), Item("b", 7, 7))), Prompt("last", (Item("z", 9, 9),)))

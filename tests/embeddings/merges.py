@@ -17,9 +17,9 @@ import vllm
 
 import vllm_guard
 from tests.embeddings.cases import problems
+from tests.embeddings.places import PLACES, TEXT
 from tests.embeddings.step import (
     HIDDEN,
-    TEXT,
     Computed,
     Item,
     Merge,
@@ -32,8 +32,6 @@ from tests.scheduler.arms import report
 
 MERGE = "vllm.model_executor.models.utils"
 NAME = "_merge_multimodal_embeddings"
-PLACES = (1, 2, 3, 4, 6, 7)
-"""Which of eight positions are placeholders."""
 
 AUDIO_IN_VIDEO = (
     Item("v", 6, 6, gaps=True, modality="video"),

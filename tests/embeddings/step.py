@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
+from tests.embeddings.places import TEXT
+
 # Masks are pinned for the copy to an accelerator, and there is none here.
 _zeros = torch.zeros
 
@@ -28,8 +30,6 @@ if not hasattr(torch._C._cpu, "_is_avx512_supported"):
     torch._C._cpu._is_avx512_supported = lambda: False
 
 HIDDEN = 8
-TEXT = -1.0
-"""What text positions hold before and after a merge."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.embeddings.merges import PLACES, TEXT
+from tests.embeddings.places import PLACES, TEXT
 from tests.releases.isolated import INSTALLED
 from tests.scheduler.matrix import RELEASES
 
