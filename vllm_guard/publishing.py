@@ -83,6 +83,8 @@ class Publisher:
 
     def _publish_soon(self) -> None:
         time.sleep(max(0.0, self._last_write + INTERVAL - time.monotonic()))
+        # Before the next may be requested, which waits from here on.
+        self._last_write = time.monotonic()
         # Before the report is made: a trigger that it misses asks again.
         self._requested = False
         self.publish()
