@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import time
@@ -13,6 +14,7 @@ import pytest
 from tests.unit.server import another_server
 from tests.unit.site_folder import Site
 from vllm_guard.cli import processes
+from vllm_guard.cli.formats.standing import running_lines
 from vllm_guard.process_report import GuardReport, ProcessReport, Trigger, encode
 from vllm_guard.this_process import start_time
 
@@ -34,7 +36,7 @@ def add(folder: Path, role: str, guard: GuardReport, pid: int | None = None) -> 
 
 
 def shown(folder: Path) -> list[str]:
-    return [line.strip() for line in processes.lines(folder)]
+    return [line.strip() for line in running_lines(processes.read(folder))]
 
 
 def test_a_process_is_shown_with_its_guards_and_counts(folder: Path) -> None:
@@ -112,6 +114,40 @@ def test_status_ends_with_the_running_servers(site: Site) -> None:
     at = lines.index(f"server {pid}:")
     assert lines[at + 1] == f"  pid {pid} unknown"
     assert "prefill-token: blanked 3" in lines[at + 3]
+
+
+def test_json_has_the_same_and_a_version(site: Site) -> None:
+    with another_server(site.folder / "state") as pid:
+        (site.folder / "state" / f"14-{'0' * 16}").symlink_to("/etc")
+        document = json.loads(site.run("status", "--format", "json").stdout)
+    assert document["schema_version"] == 1
+    assert document["build"] == {
+        "version": "0.20.0+das.dtk2604",
+        "folder": str(site.folder / "vllm"),
+    }
+    guards = {guard["guard"]: guard for guard in document["new_process"]}
+    assert (guards["clamp"]["mode"], guards["clamp"]["state"]) == ("auto", "applied")
+    assert guards["clamp"]["faults"][0] == {
+        "fault": "prefill-token",
+        "verdict": "needed",
+        "evidence": "a token of an unfinished prefill is delivered",
+    }
+    (server,) = document["servers"]
+    (process,) = server["processes"]
+    assert (server["pid"], process["pid"], process["alive"]) == (pid, pid, True)
+    (guard,) = process["guards"]
+    (trigger,) = guard.pop("triggers")
+    assert guard == {
+        "guard": "clamp",
+        "verdict": "needed",
+        "state": "applied",
+        "effective": True,
+        "obstacle": "",
+        "internal_errors": 0,
+    }
+    assert 0 <= time.time() - trigger.pop("last") < 60
+    assert trigger == {"reason": "prefill-token", "action": "blanked", "times": 3}
+    assert any("is passed over" in warning for warning in document["warnings"])
 
 
 def test_status_itself_leaves_nothing_in_the_folder(site: Site) -> None:

@@ -2,60 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from vllm_guard import report_reader, runs
 from vllm_guard.private_folder import NotPrivate
-from vllm_guard.process_report import GuardReport, ProcessReport
+from vllm_guard.process_report import ProcessReport
 from vllm_guard.this_process import is_alive
 
-_EFFECTIVE = {None: "nothing built yet", True: "effective", False: "NOT EFFECTIVE"}
+
+class Process(NamedTuple):
+    """A process that has written down what its guards do.
+
+    Args:
+        report: What it says.
+        alive: Whether it still runs. Counts of ended ones are kept as long as their server runs.
+    """
+
+    report: ProcessReport
+    alive: bool
 
 
-def lines(folder: Path | None) -> Iterator[str]:
-    """Yield the lines about all servers of this user.
+class Server(NamedTuple):
+    """The processes of one server, or of one program that uses vLLM.
+
+    Args:
+        pid: Of the process that was the first.
+        processes: All of them.
+    """
+
+    pid: int
+    processes: list[Process]
+
+
+class Running(NamedTuple):
+    """What the state folder holds.
+
+    Args:
+        folder: The state folder.
+        servers: Those of this user.
+        problems: Lines about what cannot be read.
+    """
+
+    folder: Path
+    servers: list[Server]
+    problems: list[str]
+
+
+def read(folder: Path | None) -> Running:
+    """Return what running servers do; whatever cannot be read is a problem, not an error.
 
     Args:
         folder: The state folder; None: the default one.
     """
-    where = folder or runs.default_folder()
+    running = Running(folder or runs.default_folder(), [], [])
     try:
-        found = list(report_reader.read_all(folder))
+        for run, found in report_reader.read_all(folder):
+            reports = [report for report in found if isinstance(report, ProcessReport)]
+            running.problems.extend(line for line in found if isinstance(line, str))
+            if reports:
+                processes = [Process(r, is_alive(r.pid, r.started)) for r in reports]
+                running.servers.append(Server(int(run.partition("-")[0]), processes))
     except FileNotFoundError:
-        found = []
+        pass  # nothing has ever run
     except (OSError, NotPrivate) as error:
-        yield f"warning: what running processes do cannot be read: {error}"
-        return
-    if not any(reports for _, reports in found):
-        yield f"no process of this user runs with guards (none has written to {where})"
-    for run, reports in found:
-        yield from _of_run(run, reports)
-
-
-def _of_run(run: str, found: list[ProcessReport | str]) -> Iterator[str]:
-    reports = [report for report in found if isinstance(report, ProcessReport)]
-    if reports:
-        yield f"server {run.partition('-')[0]}:"
-    for report in reports:
-        ended = "" if is_alive(report.pid, report.started) else ", ended"
-        yield f"  pid {report.pid} {report.role}{ended}"
-        for name, guard in report.guards.items():
-            yield from _of_guard(name, guard)
-    for problem in found:
-        if isinstance(problem, str):
-            yield f"warning: {problem}"
-
-
-def _of_guard(name: str, guard: GuardReport) -> Iterator[str]:
-    errors = f", {guard.internal_errors} internal errors" if guard.internal_errors else ""
-    yield (
-        f"    {name:<10} verdict {guard.verdict:<9} state {guard.state:<9}"
-        f" {_EFFECTIVE[guard.effective]}{errors}"
-    )
-    if guard.obstacle:
-        yield f"      {guard.obstacle}"
-    for trigger in guard.triggers:
-        last = datetime.fromtimestamp(trigger.last).isoformat(" ", "seconds")
-        yield f"      {trigger.reason}: {trigger.action} {trigger.times}, last {last}"
+        running.problems.append(f"what running processes do cannot be read: {error}")
+    return running

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from vllm_guard import __version__, installed, settings
 from vllm_guard.cli import environment, processes
 from vllm_guard.cli.errors import CommandError
+from vllm_guard.cli.formats.standing import running_lines
 from vllm_guard.cli.new_process import NewProcess, ask_new_process
 from vllm_guard.cli.output import Output
 from vllm_guard.probes.static.sources import SourceError, open_source
@@ -67,7 +68,7 @@ def _lines() -> Iterator[str]:
         yield from _section("warnings", [*environment.warnings(), *chosen.problems])
         yield from _section("by its source", _by_source(folder))
         yield from _section("by running it", _by_running())
-        yield from _section("processes", processes.lines(chosen.state_dir))
+        yield from _section("processes", running_lines(processes.read(chosen.state_dir)))
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm_guard import __version__, installed, settings
+from vllm_guard import settings
 from vllm_guard.cli import environment, processes
+from vllm_guard.cli.formats.standing import FORMATS, Standing
 from vllm_guard.cli.new_process import ask_new_process, installed_vllm
 from vllm_guard.cli.output import Output
 
@@ -20,28 +19,17 @@ if TYPE_CHECKING:
 def add_parser(commands: Subparsers) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("status", help="what the installed vLLM needs, and what is done")
+    parser.add_argument("--format", choices=list(FORMATS), default="text")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> Output:
     """Return the lines about the vLLM of this Python."""
-    return Output(_lines(*installed_vllm()))
-
-
-def _lines(build: installed.Build, folder: Path) -> Iterator[str]:
-    yield f"vllm-guard {__version__} on {build} in {folder}"
+    build, folder = installed_vllm()
     chosen = settings.read(os.environ)
-    for warning in [*environment.warnings(), *chosen.problems]:
-        yield f"warning: {warning}"
     process = ask_new_process()
-    for warning in process.warnings:
-        yield f"warning: {warning}"
-    yield "a new process of this environment:"
-    for name, guard in process.guards.items():
-        yield (
-            f"  {name:<10} mode {guard['mode']:<8} verdict {guard['verdict'] or 'not asked':<9}"
-            f" state {guard['state']}"
-        )
-        for fault, finding in guard["faults"].items():
-            yield f"    {fault:<14} {finding['verdict']:<8} {finding['evidence']}"
-    yield from processes.lines(chosen.state_dir)
+    warnings = [*environment.warnings(), *chosen.problems, *process.warnings]
+    running = processes.read(chosen.state_dir)
+    return Output(
+        FORMATS[options.format](Standing(build, folder, warnings, process.guards, running))
+    )
