@@ -1,7 +1,8 @@
-"""For every tier: no test leaves a guard behind, and no swallowed error stays hidden."""
+"""For every tier: no test leaves a guard or vLLM behind, and no swallowed error stays hidden."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,14 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLMGUARD_STATE_DIR", str(folder))
         yield folder
+
+
+@pytest.fixture(autouse=True)
+def no_vllm_here() -> Iterator[None]:
+    """Fail the test that imports vLLM into this process: its logging set-up would stay for all."""
+    was_there = "vllm.logger" in sys.modules
+    yield
+    assert was_there or "vllm.logger" not in sys.modules
 
 
 @pytest.fixture(autouse=True)

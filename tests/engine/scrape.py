@@ -41,7 +41,14 @@ def scrape(port: int) -> Scrape:
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
-    found = Scrape(seconds=time.monotonic() - begin)
+    found = read(text)
+    found.seconds = time.monotonic() - begin
+    return found
+
+
+def read(text: str) -> Scrape:
+    """Return what metrics in the text format show of the guards."""
+    found = Scrape()
     for family in text_string_to_metric_families(text):
         for name, labels, value, *_ in family.samples:
             if name == "vllm_guard_triggers_total":

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,32 +181,13 @@ class Server:
                 command,
                 # vLLM and the guard must be the installed ones, not what lies in the folder.
                 cwd=self._log.parent,
-                env=self._full_environment(),
+                env=engine_environment(self._environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 # By their session all its processes are found again, orphans too.
                 start_new_session=True,
             )
-
-    def _full_environment(self) -> dict[str, str]:
-        # No switch of vLLM, of a guard or of the faults comes from whoever runs the tests.
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("VLLM", "FAULTS_"))
-        }
-        return {
-            **inherited,
-            "PYTHONPATH": str(FAULTS_FOLDER),
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-            # Compiling the sampler takes longer than all that is asked of the server.
-            "TORCHDYNAMO_DISABLE": "1",
-            "NO_COLOR": "1",
-            **self._environment,
-        }
 
     def _wait_until_healthy(self) -> None:
         assert self._process is not None
@@ -235,6 +216,31 @@ class Server:
                 if in_session and process.status() != psutil.STATUS_ZOMBIE:
                     family.append(process)
         return family
+
+
+def engine_environment(chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return all variables of a process that runs vLLM on a CPU.
+
+    Args:
+        chosen: Variables that differ from test to test.
+    """
+    # No switch of vLLM, of a guard or of the faults comes from whoever runs the tests.
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("VLLM", "FAULTS_"))
+    }
+    return {
+        **inherited,
+        "PYTHONPATH": str(FAULTS_FOLDER),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        # Compiling the sampler takes longer than all that is asked of the server.
+        "TORCHDYNAMO_DISABLE": "1",
+        "NO_COLOR": "1",
+        **chosen,
+    }
 
 
 def _command(process: psutil.Process) -> str:

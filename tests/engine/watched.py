@@ -14,7 +14,9 @@ from tests.engine.load import Answer, mixed_rounds, send_round
 from tests.engine.scrape import Scrape, Trigger, scrape
 from tests.engine.server import FAULTS_FOLDER, Server
 from tests.faults.engine_faults.records import read_records
+from vllm_guard import installed
 from vllm_guard.cli import processes
+from vllm_guard.cli.formats.standing import running_lines
 
 WRITTEN_SECONDS = 1.0
 SERVE = ("vllm.entrypoints.cli.main", "serve")
@@ -94,7 +96,7 @@ def watch(model: Path, layout: Layout, folder: Path) -> Watched:
             # Each goes to one of the API servers.
             watched.scrapes.append([scrape(server.port) for _ in range(8)])
             watched.counted.append(_counted(records))
-        watched.shown = list(processes.lines(state))
+        watched.shown = list(running_lines(processes.read(state)))
     watched.left = list(state.rglob("*"))
     watched.log = log.read_text(errors="replace")
     return watched
@@ -114,9 +116,9 @@ def _counted(records: Path) -> Counter[Trigger]:
 
 def _metadata_of_vllm(folder: Path) -> Path:
     """Return a folder with what ``vllm serve`` asks for: a distribution of the name vllm."""
-    import vllm
-
-    version = f"{vllm.__version__}+cpu"
+    build = installed.find()
+    assert build is not None
+    version = f"{build.version}+cpu"
     info = folder / f"vllm-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")

@@ -2,118 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import sys
 import zipfile
 from email.message import Message
-from email.parser import HeaderParser
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.releases.isolated import REPOSITORY
-from tests.runtime.cached import PYTHON, filled_once, pip
-
-STAND_INS = {"vllm": "0.20.0+das.dtk2604", "torch": "2.5.1+das.dtk2604"}
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's wheel, built with the hatchling of this environment."""
-    folder = tmp_path_factory.mktemp("wheel")
-    pip(
-        *["wheel", "--no-deps", "--no-build-isolation", "--no-index"],
-        *["--wheel-dir", str(folder), str(REPOSITORY)],
-    )
-    (built,) = folder.glob("vllm_guard-*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
-def metadata(wheel: Path) -> Message:
-    """The wheel's METADATA."""
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        return HeaderParser().parsestr(archive.read(name).decode())
-
-
-@pytest.fixture(scope="module")
-def requirements(metadata: Message) -> list[str]:
-    """What the wheel requires on this Python."""
-    declared = map(Requirement, metadata.get_all("Requires-Dist", []))
-    return [str(one) for one in declared if one.marker is None or one.marker.evaluate()]
-
-
-@pytest.fixture(scope="module")
-def wheels(requirements: list[str]) -> Path:
-    """A folder with wheels of the requirements; downloaded once."""
-    stamp = hashlib.sha256(repr(sorted(requirements)).encode()).hexdigest()[:8]
-
-    def download(folder: Path) -> None:
-        pip("download", "--only-binary=:all:", "--dest", str(folder), *requirements)
-
-    return filled_once(f"runtime-wheels-{PYTHON}-{stamp}", download)
-
-
-def make_stand_in(folder: Path, name: str, version: str) -> Path:
-    """Write a wheel of a package that does nothing."""
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}/__init__.py": f"__version__ = {version!r}\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name_in_wheel, text in (files | {f"{info}/RECORD": record}).items():
-            archive.writestr(name_in_wheel, text)
-    return path
-
-
-class VirtualEnvironment:
-    """A fresh one, worked on by the pip of the environment that runs the tests."""
-
-    def __init__(self, folder: Path) -> None:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-        self.python = folder / "bin" / "python"
-
-    def install(self, *arguments: str) -> None:
-        """Install without a network."""
-        pip("--python", str(self.python), "install", "--no-index", *arguments)
-
-    def freeze(self) -> dict[str, str]:
-        """Return name and version of everything that is installed."""
-        lines = pip("--python", str(self.python), "list", "--format=freeze").split()
-        return {
-            canonicalize_name(name): version for name, version in (x.split("==") for x in lines)
-        }
-
-    def run(self, *arguments: str) -> str:
-        """Run its Python, away from the checkout, and return what it prints."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VLLM"))}
-        ended = subprocess.run(
-            [str(self.python), *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=self.python.parent,
-            env=environment,
-        )
-        return ended.stdout
-
-
-@pytest.fixture
-def vendors(tmp_path: Path) -> VirtualEnvironment:
-    """An environment that holds a vendor's vLLM and torch, and nothing else."""
-    environment = VirtualEnvironment(tmp_path / "environment")
-    made = [make_stand_in(tmp_path, name, version) for name, version in STAND_INS.items()]
-    environment.install(*map(str, made))
-    return environment
+from tests.runtime.installing import STAND_INS, VirtualEnvironment
 
 
 def test_installing_adds_what_is_missing_and_changes_nothing_else(

@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.runtime.inside import *
 from vllm_guard import report_reader
 from vllm_guard.cli import processes
+from vllm_guard.cli.formats.standing import running_lines
 
 STATE = Path(os.environ["VLLMGUARD_STATE_DIR"])
 
@@ -158,7 +159,7 @@ def test_a_replaced_guard_is_seen_from_outside(
         vendor.schedule.__globals__["original"] = lambda self: None
         vendor.replace()
         Scheduler()
-        report([clamp("unknown").effective, list(processes.lines(STATE))])
+        report([clamp("unknown").effective, list(running_lines(processes.read(STATE)))])
         """,
         paths=(helpers, vendor),
     )
