@@ -4,7 +4,7 @@ ENGINE = $(PYTHON) -m tools.environment
 # Tests start its server; whatever they import comes from the other environment.
 OLD_ENGINE = $(ENGINE) --engine 0.23.0
 
-.PHONY: help demo test quick lint engine patches
+.PHONY: help demo test quick lint engine patches bench
 
 help:
 	@echo "make demo    two faults on real engines: without the guard, with it (16 minutes on two busy cores)"
@@ -12,6 +12,7 @@ help:
 	@echo "make quick   unit, runtime and scheduler tests on the installed vLLM (under 2 minutes)"
 	@echo "make lint    ruff and mypy"
 	@echo "make patches write PATCHES.md from patches/"
+	@echo "make bench   what the guards cost, in tables; GATE=--gate fails where a limit is missed"
 	@echo "make engine  build the environments only, and print their Pythons"
 
 demo:
@@ -31,6 +32,9 @@ lint:
 
 patches:
 	$(ENGINE) -m tools.patches
+
+bench:
+	@$(ENGINE) -m benchmarks $(GATE)
 
 engine:
 	@$(ENGINE)

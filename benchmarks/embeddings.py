@@ -13,9 +13,13 @@ from functools import partial
 import torch
 import vllm
 
+from benchmarks.gates import Gate
 from benchmarks.paired import ARMS, lines
 from tests.embeddings.step import Item, Placed, Prompt, RunnerV1, RunnerV2, load_modules
 
+ITEMS = (1, 16, 64)
+LIMIT = 1.02
+"""Largest ratio, for more than one item: a step with one takes next to no time."""
 STEPS = 40
 """Steps in each half of a pair."""
 ROWS = 64
@@ -62,6 +66,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=30, help="pairs of blocks a row")
+    gate = Gate(parser)
     options = parser.parse_args()
     print(
         f"vLLM {vllm.__version__}, {options.pairs} pairs of {STEPS} steps, items of {ROWS} rows of"
@@ -71,10 +76,13 @@ def main() -> None:
     loads = {
         f"{runner} {items:>2} items": partial(Prefill, runner, items)
         for runner in runners
-        for items in (1, 16, 64)
+        for items in ITEMS
     }
-    for line, *_ in lines(loads, ARMS, options.pairs):
+    for line, load, arm, _, ratio in lines(loads, ARMS, options.pairs):
         print(line, flush=True)
+        if arm == "vllm-guard" and not load.endswith(" 1 items"):
+            gate.judge(f"vLLM {vllm.__version__}, {load}", ratio, LIMIT)
+    gate.end(options)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,16 @@ from typing import Any
 
 import vllm
 
-from benchmarks.paired import ARMS, lines
+from benchmarks.gates import Gate
+from benchmarks.paired import ARMS, Undo, lines
 from tests.scheduler.adapter import BLOCK_SIZE, Setup, make_output, make_request, make_scheduler
 from tests.scheduler.oracle import RequestPlan
 
 STEPS = 4 * BLOCK_SIZE
 """Steps in each half of a pair: few, so that both halves see the same state of the machine."""
 WARM_UP = 4 * STEPS
+LIMITS = {"schedule": 1.01, "update_from_output": 1.02}
+"""Largest ratios, by part."""
 LIFE = 800
 """Tokens that a request is good for."""
 
@@ -93,7 +96,7 @@ class DecodingEngine:
         return {name: statistics.median(times) for name, times in self.times.items()}
 
 
-def patch_naively() -> None:
+def patch_naively() -> Undo:
     """For comparison: a wrapt wrapper around the method that runs once a request."""
     import wrapt
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -104,13 +107,16 @@ def patch_naively() -> None:
         return wrapped(*args, **kwargs)
 
     method = "_update_request_with_output"
-    setattr(AsyncScheduler, method, wrapt.FunctionWrapper(getattr(AsyncScheduler, method), check))
+    original = getattr(AsyncScheduler, method)
+    setattr(AsyncScheduler, method, wrapt.FunctionWrapper(original, check))
+    return lambda: setattr(AsyncScheduler, method, original)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=20, help="pairs of blocks a row")
+    gate = Gate(parser)
     options = parser.parse_args()
     print(
         f"vLLM {vllm.__version__}, {options.pairs} pairs of {STEPS} steps, median ratio (quartiles)"
@@ -119,8 +125,13 @@ def main() -> None:
         f"{requests:>5} requests {drafts} drafts": partial(DecodingEngine, requests, drafts)
         for requests, drafts in ((256, 0), (1024, 0), (256, 3))
     }
-    for line, *_ in lines(loads, ARMS | {"naive": patch_naively}, options.pairs):
+    for line, load, arm, part, ratio in lines(
+        loads, ARMS | {"naive": patch_naively}, options.pairs
+    ):
         print(line, flush=True)
+        if arm == "vllm-guard":
+            gate.judge(f"vLLM {vllm.__version__}, {load}, {part}", ratio, LIMITS[part])
+    gate.end(options)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Guarded against unguarded, in processes that take turns.
+"""Guarded against unguarded, in one process, taking turns.
 
-Each arm has a process of its own, in which nothing is patched while it is measured; they take
-turns, a few steps each, so that both see the same state of the machine. A pair's ratio is that of
-the median steps, and the figure is the median of the ratios. ``nothing`` against itself is the
-noise.
+A few steps are run as they are, then as many patched, then patched first, and so on, so that both
+see the same state of the machine. A pair's ratio is that of the median steps, and the figure is the
+median of the ratios. ``nothing`` against itself is the noise.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any, Protocol
 
 import vllm_guard
 
-PAIRS_A_PROCESS = 6
-"""A process may be a few per cent slower than its twin for as long as it lives."""
+PAIRS_A_PROCESS = 10
+"""Where a process has its memory may favour one of both for as long as it lives."""
 
 
 class Load(Protocol):
@@ -28,48 +27,40 @@ class Load(Protocol):
 
 
 MakeLoad = Callable[[], Load]
-Patch = Callable[[], None]
+Undo = Callable[[], None]
+Patch = Callable[[], Undo]
 
 
-def patch_nothing() -> None:
+def patch_nothing() -> Undo:
     """Leave vLLM as it is."""
+    return lambda: None
 
 
-ARMS: dict[str, Patch] = {"nothing": patch_nothing, "vllm-guard": vllm_guard.register}
+def register_guards() -> Undo:
+    """Have all guards on."""
+    vllm_guard.register()
+    return vllm_guard.unpatch
 
 
-class Arm:
-    """A process with a load in it, measured a block of steps at a time.
-
-    Args:
-        patch: Called in the process before the load is made.
-        make_load: Makes the load.
-    """
-
-    def __init__(self, patch: Patch, make_load: MakeLoad) -> None:
-        context = multiprocessing.get_context("fork")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, patch, make_load), daemon=True)
-        self._process.start()
-
-    def measure(self) -> dict[str, float]:
-        """Return the seconds that a median step spends in each part."""
-        self._connection.send("measure")
-        times: dict[str, float] = self._connection.recv()
-        return times
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.terminate()
-        self._process.join()
+ARMS: dict[str, Patch] = {"nothing": patch_nothing, "vllm-guard": register_guards}
 
 
-def _serve(connection: Any, patch: Patch, make_load: MakeLoad) -> None:
+def _measure(patch: Patch, load: Load) -> dict[str, float]:
+    undo = patch()
+    times = load.timed_steps()
+    undo()
+    return times
+
+
+def _pairs(patch: Patch, make_load: MakeLoad, count: int, results: Any) -> None:
     gc.disable()
-    patch()
     load = make_load()
-    while connection.recv():
-        connection.send(load.timed_steps())
+    for pair in range(count):
+        order = (patch_nothing, patch) if pair % 2 else (patch, patch_nothing)
+        first, second = (_measure(arm, load) for arm in order)
+        plain, patched = (first, second) if pair % 2 else (second, first)
+        results.put({part: patched[part] / plain[part] for part in plain})
+        gc.collect()
 
 
 def ratios(patch: Patch, make_load: MakeLoad, pairs: int) -> dict[str, list[float]]:
@@ -77,25 +68,26 @@ def ratios(patch: Patch, make_load: MakeLoad, pairs: int) -> dict[str, list[floa
 
     Args:
         patch: What is compared with `patch_nothing`.
-        make_load: Makes the load in each process.
+        make_load: Makes the load.
         pairs: How many.
     """
+    context = multiprocessing.get_context("fork")
     found: dict[str, list[float]] = {}
     for start in range(0, pairs, PAIRS_A_PROCESS):
-        plain, patched = (Arm(arm, make_load) for arm in (patch_nothing, patch))
-        for pair in range(start, min(start + PAIRS_A_PROCESS, pairs)):
-            order = (plain, patched) if pair % 2 else (patched, plain)
-            times = {arm: arm.measure() for arm in order}
-            for part, seconds in times[plain].items():
-                found.setdefault(part, []).append(times[patched][part] / seconds)
-        plain.close()
-        patched.close()
+        count = min(PAIRS_A_PROCESS, pairs - start)
+        results = context.SimpleQueue()
+        process = context.Process(target=_pairs, args=(patch, make_load, count, results))
+        process.start()
+        for _ in range(count):
+            for part, ratio in results.get().items():
+                found.setdefault(part, []).append(ratio)
+        process.join()
     return found
 
 
 def lines(
     loads: dict[str, MakeLoad], arms: dict[str, Patch], pairs: int
-) -> Iterator[tuple[str, str, str, float]]:
+) -> Iterator[tuple[str, str, str, str, float]]:
     """Yield a line for each load, arm and part as soon as it is known.
 
     Args:
@@ -104,11 +96,11 @@ def lines(
         pairs: How many pairs of blocks a line.
 
     Yields:
-        Line to print, name of the load, of the arm, and the median ratio.
+        Line to print, name of the load, of the arm and of the part, and the median ratio.
     """
     for load, make_load in loads.items():
         for arm, patch in arms.items():
             for part, values in ratios(patch, make_load, pairs).items():
                 low, middle, high = statistics.quantiles(values, n=4)
                 line = f"{load:<24} {arm:<10} {part:<20} {middle:.3f} ({low:.3f} to {high:.3f})"
-                yield line, load, arm, middle
+                yield line, load, arm, part, middle

@@ -12,26 +12,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
-from vllm_guard.embeddings import ZEROED, Once, count_placeholders, fit, is_rows
+from vllm_guard.embeddings import ZEROED, Once, count_placeholders, fit
 from vllm_guard.guard import Guard
 
 SHORT_ITEM = "short-item"
 
 
-class Window(NamedTuple):
-    """What a step computes of one request that has media.
-
-    Args:
-        request_id: Whose.
-        features: Its items, vLLM MultiModalFeatureSpecs in the order of their offsets.
-        start: First position computed.
-        end: One past the last.
-    """
-
-    request_id: str
-    features: Sequence[Any]
-    start: int
-    end: int
+Window = tuple[str, Sequence[Any], int, int]
+"""What a step computes of one request that has media: the request's id, its items (vLLM
+MultiModalFeatureSpecs in the order of their offsets), the first position computed, and the one
+past the last. A plain tuple: one is made for each request of a prefill."""
 
 
 class Gather(Protocol):
@@ -69,7 +59,7 @@ class V1Gather:
                 continue
             start = state.num_computed_tokens + self._shift
             if _may_need(features, start, state.num_prompt_tokens):
-                yield Window(request_id, features, start, start + self._scheduled[request_id])
+                yield request_id, features, start, start + self._scheduled[request_id]
 
     def give(self, request_id: str, features: Sequence[Any]) -> None:
         """Let the runner see other items for a request."""
@@ -109,7 +99,7 @@ class V2Gather:
             features = self._features[request_id]
             start = self._starts[index]
             if features and _may_need(features, start, self._prefills[index]):
-                yield Window(request_id, features, start, start + self._scheduled[index])
+                yield request_id, features, start, start + self._scheduled[index]
 
     def give(self, request_id: str, features: Sequence[Any]) -> None:
         """Let the runner see other items for a request."""
@@ -172,20 +162,23 @@ class GatherRepair:
 
     def _look(self, gather: Gather) -> _Given | None:
         given = None
+        output_of = gather.outputs.get
         for request_id, features, start, end in gather.windows():
             for index, feature in enumerate(features):
                 position = feature.mm_position
-                offset = position.offset
+                offset, length = position.offset, position.length
                 if offset >= end:
                     break
-                if offset + position.length <= start:
+                if offset + length <= start:
                     continue
                 # Not there: an item the drafter looks ahead to, or a miss that vLLM reports.
-                rows = gather.outputs.get(feature.identifier)
-                if rows is None or not is_rows(rows):
+                rows = output_of(feature.identifier)
+                shape: tuple[int, ...] = getattr(rows, "shape", ())
+                # An item has at most one placeholder a position; few models have to be asked.
+                if len(shape) != 2 or shape[0] >= length:
                     continue
                 placeholders = count_placeholders(position)
-                if rows.shape[0] < placeholders:
+                if shape[0] < placeholders:
                     given = given or _Given(self._guard, gather)
                     item = _ShortItem(request_id, index, feature, rows, placeholders)
                     given.add(request_id, index, self._repaired(item))

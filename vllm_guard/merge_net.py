@@ -53,21 +53,14 @@ class MergeNet:
             multimodal_embeddings: The items: tensors of shape (rows, hidden size).
             is_multimodal: Boolean mask of shape (tokens,).
         """
-        # A mask on an accelerator is not counted: that would wait for the device in every step.
-        if is_multimodal.device.type != "cpu" or not len(multimodal_embeddings):
-            return None
         items = [multimodal_embeddings] if is_rows(multimodal_embeddings) else multimodal_embeddings
+        # A mask on an accelerator is not counted: that would wait for the device in every step.
+        if len(items) != 1 or not is_rows(items[0]) or is_multimodal.device.type != "cpu":
+            return None
+        rows, width = items[0].shape
         hidden_size = inputs_embeds.shape[-1]
-        rows = 0
-        fits = True
-        for item in items:
-            if not is_rows(item):
-                return None
-            given, width = item.shape
-            rows += given
-            fits = fits and width == hidden_size
         placeholders = int(is_multimodal.sum())
-        if (rows == placeholders and fits) or len(items) > 1:
+        if rows == placeholders and width == hidden_size:
             return None
         # Counted already: each item once.
         if self._gather.left_short:

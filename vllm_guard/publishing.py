@@ -18,7 +18,7 @@ from vllm_guard.forks import renew_after_fork
 from vllm_guard.log import logger
 from vllm_guard.private_folder import NotPrivate, PrivateFolder
 from vllm_guard.process_report import ProcessReport, encode
-from vllm_guard.this_process import join_run, start_time
+from vllm_guard.this_process import join_run, own_start_time
 
 INTERVAL = 0.1
 """Least seconds between two writes because of triggers: what a SIGKILL can lose."""
@@ -55,7 +55,7 @@ class Publisher:
         self._close()
         self._lock = threading.Lock()
         pid = os.getpid()
-        self._name = runs.file_name(pid, start_time(pid))
+        self._name = runs.file_name(pid, own_start_time())
         self._is_first = self.run.startswith(f"{pid}-")
         self._written = b""
         self._last_write = -INTERVAL

@@ -143,7 +143,7 @@ def _report() -> ProcessReport:
     """Return what this process tells others."""
     pid = os.getpid()
     guards = {name: guard_report(status) for name, status in describe()["guards"].items()}
-    return ProcessReport(pid, this_process.start_time(pid), this_process.role(), guards)
+    return ProcessReport(pid, this_process.own_start_time(), this_process.role(), guards)
 
 
 def _swallow(error: Exception) -> None:

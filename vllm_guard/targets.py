@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from itertools import repeat
+from operator import is_
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, ClassVar, NamedTuple
 
@@ -193,22 +195,33 @@ class Patch:
         return f"{cls.__module__}:{cls.__qualname__} is no {self.owner.__qualname__}"
 
 
+_KNOW_NO_VLLM = sys.stdlib_module_names | {
+    *("torch", "sympy", "transformers", "openai", "networkx", "opentelemetry", "numpy", "numba"),
+    *("pydantic", "scipy", "PIL", "triton"),
+}
+"""Top-level packages most of whose modules are loaded with vLLM: looking into each takes a
+millisecond a thousand."""
+
+
 def rebind(old: Any, new: Any) -> None:
     """Put ``new`` wherever a module has imported ``old`` by name, under whatever name.
 
     Only what modules hold is looked at: asking them for an attribute could import more. Under
-    another name it is looked for in modules of vLLM and its plugins; thousands of others are asked
-    for the function's own name only.
+    another name it is looked for in modules of vLLM and its plugins; others are asked for the
+    function's own name only, and the thousands of libraries that know no vLLM for nothing.
     """
-    own_name, identity = old.__name__, id(old)
+    own_name = old.__name__
     for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] in _KNOW_NO_VLLM:
+            continue
         names = getattr(module, "__dict__", None)
         if not isinstance(names, dict):
             continue
         if "vllm" not in module_name:
             if names.get(own_name) is old:
                 names[own_name] = new
-        elif identity in map(id, names.values()):
+        # By identity, and in C: a module has up to a thousand names.
+        elif True in map(is_, names.values(), repeat(old)):
             for name, value in list(names.items()):
                 if value is old:
                     names[name] = new

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from functools import lru_cache
 from multiprocessing import process
 
 RUN_VARIABLE = "VLLMGUARD_RUN"
@@ -95,6 +96,16 @@ def start_time(pid: int) -> int:
     """
     fields = _stat(pid)
     return int(fields[19]) if len(fields) > 19 else 0
+
+
+def own_start_time() -> int:
+    """Return the `start_time` of this process, for which the system is asked once."""
+    return _own_start_time(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _own_start_time(pid: int) -> int:
+    return start_time(pid)
 
 
 def is_alive(pid: int, started: int) -> bool:

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from tests.releases.isolated import INSTALLED
+from tests.releases.isolated import INSTALLED, besides_installed
 from tests.releases.pooled import run_on_releases
 from tests.scheduler.matrix import RELEASES
 
 TIMEOUT_SECONDS = 600
 
 GUARDED = RELEASES[RELEASES.index("0.13.0") :]
-VLLMS = [INSTALLED, *(pytest.param(name, marks=pytest.mark.releases) for name in GUARDED)]
+VLLMS = [
+    INSTALLED,
+    *(pytest.param(name, marks=pytest.mark.releases) for name in besides_installed(GUARDED)),
+]
 
 
 @pytest.fixture(params=VLLMS, scope="session")

@@ -5,7 +5,6 @@ The metrics are those of the program's own process, in prometheus_client's globa
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -52,7 +51,9 @@ def test_each_injected_token_is_on_the_metrics(run: Run, layout: str) -> None:
     program = run(layout)
     assert program.injected > 0
     counted = program.serving[-1].triggers
-    assert counted == Counter({("clamp", "prefill-token", "blanked"): program.injected})
+    assert counted.total() == program.injected
+    # Where the frame of a prompt's end was in flight already, it is the other fault.
+    assert {trigger[0] for trigger in counted} == {"clamp"}
     assert program.serving[-1].internal_errors.total() == 0
 
 

@@ -7,10 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tests.releases.cache import release_tree
+from vllm_guard import installed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -27,6 +29,12 @@ JSON_MARK = "==JSON== "
 
 class SubprocessFailed(Exception):
     """The subprocess died, hung, printed no result or ran on another vLLM."""
+
+
+def besides_installed(releases: Iterable[str]) -> list[str]:
+    """The releases without the one that is installed, which is tested as `INSTALLED`."""
+    build = installed.find()
+    return [release for release in releases if build is None or release != build.version]
 
 
 def vllm_folder(release: str | Path) -> Path:

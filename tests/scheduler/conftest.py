@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from tests.releases.cache import RELEASES
-from tests.releases.isolated import INSTALLED
+from tests.releases.isolated import INSTALLED, besides_installed
 from tests.releases.pooled import run_on_releases
 
 TIMEOUT_SECONDS = 300
 
-VLLMS = [INSTALLED, *(pytest.param(name, marks=pytest.mark.releases) for name in RELEASES)]
+VLLMS = [
+    INSTALLED,
+    *(pytest.param(name, marks=pytest.mark.releases) for name in besides_installed(RELEASES)),
+]
 
 
 @pytest.fixture(params=VLLMS, scope="session")
