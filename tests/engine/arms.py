@@ -53,6 +53,8 @@ class Arm:
         variables = {
             "FAULTS_ADMISSION" if self.ordered else "FAULTS_ASYNC_SCHEDULING": "1",
             "FAULTS_PIL_ONLY": "1",
+            # As on accelerators; a spawned process would import vLLM anew, which takes longest.
+            "FAULTS_START_METHOD": "fork",
             "FAULTS_TOKEN_RATE": str(FAULT_RATE if self.fault else 0),
             "FAULTS_SEED": str(FAULT_SEED),
             "FAULTS_RECORD_DIR": str(records),

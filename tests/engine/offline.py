@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +30,24 @@ class Layout:
 
     Args:
         name: For people.
+        engines: How its engines run and end, one after the other: how processes are started, and
+            ``kill`` or ``shutdown``.
         environment: Variables that make it so.
-        ends: How each of its engines ends, one after the other: ``kill`` or ``shutdown``.
     """
 
     name: str
-    environment: dict[str, str]
-    ends: Sequence[str]
+    engines: Sequence[tuple[str, str]]
+    environment: dict[str, str] = field(default_factory=dict)
 
 
-FORKED = Layout(
-    "forked processes, the engine killed, then another one",
-    {"VLLM_WORKER_MULTIPROCESSING_METHOD": "fork"},
-    ("kill", "shutdown"),
-)
-SPAWNED = Layout(
-    "spawned processes", {"VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"}, ("shutdown",)
+SEVERAL_PROCESSES = Layout(
+    "an engine of forked processes, which are killed, then one of spawned processes",
+    (("fork", "kill"), ("spawn", "shutdown")),
 )
 IN_PROCESS = Layout(
     "EngineCore in the program's own process",
-    {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"},
-    ("shutdown",),
+    (("spawn", "shutdown"),),
+    {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
 )
 
 
@@ -94,7 +91,8 @@ def run(model: Path, layout: Layout, folder: Path) -> Program:
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         }
     )
-    command = [sys.executable, "-m", "tests.engine.offline", str(model), str(folder), *layout.ends]
+    engines = ["/".join(engine) for engine in layout.engines]
+    command = [sys.executable, "-m", "tests.engine.offline", str(model), str(folder), *engines]
     log = folder / "program.log"
     with log.open("wb") as output:
         subprocess.run(
@@ -107,11 +105,11 @@ def run(model: Path, layout: Layout, folder: Path) -> Program:
             timeout=TIMEOUT_SECONDS,
             check=True,
         )
-    engines = [json.loads((folder / f"{n}.json").read_text()) for n in range(len(layout.ends))]
+    found = [json.loads((folder / f"{n}.json").read_text()) for n in range(len(engines))]
     return Program(
-        [engine["answers"] for engine in engines],
-        [read(engine["serving"]) for engine in engines],
-        [read(engine["ended"]) for engine in engines],
+        [engine["answers"] for engine in found],
+        [read(engine["serving"]) for engine in found],
+        [read(engine["ended"]) for engine in found],
         sum(record["injected"] for record in read_records(records, "injected")),
         list(state.rglob("*")),
         log.read_text(errors="replace"),
@@ -120,12 +118,16 @@ def run(model: Path, layout: Layout, folder: Path) -> Program:
 
 def main() -> None:
     """Be the program: one engine after the other."""
-    model, folder, *ends = sys.argv[1:]
-    for number, (how, requests) in enumerate(zip(ends, mixed_rounds(), strict=False)):
-        Path(folder, f"{number}.json").write_text(json.dumps(_use_engine(model, how, requests)))
+    model, folder, *engines = sys.argv[1:]
+    for number, engine in enumerate(engines):
+        start, end = engine.split("/")
+        os.environ["FAULTS_START_METHOD"] = start
+        # The same requests each time, and so the same answers.
+        found = _use_engine(model, end, mixed_rounds()[0])
+        Path(folder, f"{number}.json").write_text(json.dumps(found))
 
 
-def _use_engine(model: str, how: str, requests: Sequence[Completion]) -> dict[str, Any]:
+def _use_engine(model: str, end: str, requests: Sequence[Completion]) -> dict[str, Any]:
     import psutil
     from vllm import LLM, SamplingParams
 
@@ -149,7 +151,7 @@ def _use_engine(model: str, how: str, requests: Sequence[Completion]) -> dict[st
     time.sleep(WRITTEN_SECONDS)
     serving = _metrics()
     children = psutil.Process().children(recursive=True)
-    if how == "kill":
+    if end == "kill":
         for child in children:
             os.kill(child.pid, signal.SIGKILL)
     else:

@@ -30,12 +30,14 @@ class Layout:
         name: For people.
         options: Of its command line.
         module: What is run, with the first of its arguments.
+        start_method: How processes are started, ``fork`` or ``spawn``.
         state_folder: Where its processes are to write; None: a folder of the test's own.
     """
 
     name: str
     options: Sequence[str] = ()
     module: Sequence[str] = ("vllm.entrypoints.openai.api_server",)
+    start_method: str = "fork"
     state_folder: str | None = None
 
 
@@ -44,6 +46,7 @@ SEVERAL = Layout(
     "two API servers, EngineCore, two workers",
     ("--api-server-count", "2", "--tensor-parallel-size", "2"),
     SERVE,
+    "spawn",
 )
 NOT_WRITABLE = Layout("a state folder that cannot be written to", state_folder="/proc")
 
@@ -81,6 +84,7 @@ def watch(model: Path, layout: Layout, folder: Path) -> Watched:
     records.mkdir(parents=True)
     environment = FAULT_GUARDED.environment(records) | {
         "VLLMGUARD_STATE_DIR": layout.state_folder or str(state),
+        "FAULTS_START_METHOD": layout.start_method,
         # Several workers would each want a core of their own.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",

@@ -7,6 +7,7 @@ It works with and without vllm_guard, and wraps nothing that a guard wraps.
 Everything is switched by environment variables; what is not set is not done:
 
 ``FAULTS_ASYNC_SCHEDULING``  ``1`` turns asynchronous scheduling on, which vLLM refuses on a CPU.
+``FAULTS_START_METHOD``      ``fork`` or ``spawn``: how processes are started; a CPU's are spawned.
 ``FAULTS_ADMISSION``         ``1`` admits requests at the steps that their ids say, see `admission`.
 ``FAULTS_PIL_ONLY``          ``1`` lets vLLM's models do without torchvision where that is missing.
 ``FAULTS_TOKEN_RATE``        Share (0 to 1) of unfinished prefill chunks that return a token.
@@ -37,6 +38,9 @@ def register() -> None:
     if os.environ.get("FAULTS_ASYNC_SCHEDULING") == "1":
         wrapt.when_imported("vllm.platforms.cpu")(_allow_async_scheduling)
         wrapt.when_imported("vllm.v1.worker.cpu_model_runner")(_complete_stream)
+
+    if "FAULTS_START_METHOD" in os.environ:
+        wrapt.when_imported("vllm.platforms.cpu")(_choose_start_method)
 
     if os.environ.get("FAULTS_ADMISSION") == "1":
         wrapt.when_imported("vllm.v1.engine.core")(admit_in_order)
@@ -73,6 +77,21 @@ def _allow_async_scheduling(module: Any) -> None:
         config.scheduler_config.async_scheduling = True
 
     wrapt.wrap_function_wrapper(module, "CpuPlatform.check_and_update_config", switched_on)
+
+
+def _choose_start_method(module: Any) -> None:
+    """Set how processes are started after `module`, the CPU platform's, has set it.
+
+    On accelerators vLLM forks, unless something speaks against it.
+    """
+
+    def chosen(
+        wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        wrapped(*args, **kwargs)
+        os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = os.environ["FAULTS_START_METHOD"]
+
+    wrapt.wrap_function_wrapper(module, "CpuPlatform.check_and_update_config", chosen)
 
 
 def _do_without_torchvision(module: Any) -> None:
