@@ -22,21 +22,21 @@ class HeldBack:
     """
 
     def __init__(self, scheduler: Any, requests: Collection[Any], guard: Guard) -> None:
-        # skipped_waiting: 0.18 on. Up to 0.17 it is a local variable of schedule().
-        names = ("waiting", "skipped_waiting")
-        self._queues = [queue for name in names if (queue := getattr(scheduler, name, None))]
+        self._scheduler = scheduler
         self._requests = requests
         self._guard = guard
         self._taken: list[tuple[Any, list[Any], set[Any]]] = []
 
     def __enter__(self) -> None:
         with self._guard.failing_open:
-            for queue in self._queues:
+            # skipped_waiting: 0.18 on. Up to 0.17 it is a local variable of schedule().
+            for name in ("waiting", "skipped_waiting"):
+                queue: Any = getattr(self._scheduler, name, ())
                 found = [request for request in queue if request in self._requests]
                 if found:
-                    known = set(queue)
+                    # Before they are taken: what is noted here is looked for at the end.
+                    self._taken.append((queue, found, set(queue)))
                     queue.remove_requests(found)
-                    self._taken.append((queue, found, known))
 
     def __exit__(
         self,
@@ -46,7 +46,16 @@ class HeldBack:
     ) -> None:
         for queue, requests, known in self._taken:
             with self._guard.failing_open:
-                _put_back(queue, requests, known)
+                _put_back(queue, _missing_in(queue, requests), known)
+            # Whatever went wrong above: a request in no queue would wait for ever.
+            with self._guard.failing_open:
+                for request in _missing_in(queue, requests):
+                    queue.add_request(request)
+
+
+def _missing_in(queue: Any, requests: list[Any]) -> list[Any]:
+    present = set(queue)
+    return [request for request in requests if request not in present]
 
 
 def _put_back(queue: Any, requests: list[Any], known: set[Any]) -> None:

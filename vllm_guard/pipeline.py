@@ -121,8 +121,8 @@ class Pipeline:
                 output = wrapped(*args, **kwargs)
         else:
             output = wrapped(*args, **kwargs)
-        if output.num_scheduled_tokens:
-            with active[0].guard.failing_open:
+        with active[0].guard.failing_open:
+            if output.num_scheduled_tokens:
                 frame = ledger.open(output)
                 _ask(active, lambda rules: rules.scheduled(scheduler, ledger, frame))
         return output
@@ -143,8 +143,9 @@ class Pipeline:
         with around[0] if around else nullcontext():
             result = wrapped(*args, **kwargs)
         if ledger.continued:
-            _ask(active, lambda rules: rules.booked(scheduler, ledger))
-            ledger.continued.clear()
+            with active[0].guard.failing_open:
+                _ask(active, lambda rules: rules.booked(scheduler, ledger))
+                ledger.continued.clear()
         return result
 
     def free_request(
@@ -153,9 +154,10 @@ class Pipeline:
         """Let go of a request that has finished."""
         active, ledger = self._at(scheduler)
         if ledger is not None:
-            request = _request(*args, **kwargs)
-            _ask(active, lambda rules: rules.finishing(scheduler, ledger, request))
-            ledger.forget(request.request_id)
+            with active[0].guard.failing_open:
+                request = _request(*args, **kwargs)
+                _ask(active, lambda rules: rules.finishing(scheduler, ledger, request))
+                ledger.forget(request.request_id)
         return wrapped(*args, **kwargs)
 
     def preempt_request(
@@ -165,8 +167,9 @@ class Pipeline:
         result = wrapped(*args, **kwargs)
         active, ledger = self._at(scheduler)
         if ledger is not None:
-            request = _request(*args, **kwargs)
-            _ask(active, lambda rules: rules.preempted(scheduler, ledger, request))
+            with active[0].guard.failing_open:
+                request = _request(*args, **kwargs)
+                _ask(active, lambda rules: rules.preempted(scheduler, ledger, request))
         return result
 
     def handle_stopped_request(
@@ -176,11 +179,13 @@ class Pipeline:
         active, ledger = self._at(scheduler)
         if ledger is None:
             return wrapped(*args, **kwargs)
-        request = _request(*args, **kwargs)
-        _ask(active, lambda rules: rules.stopping(scheduler, ledger, request))
+        with active[0].guard.failing_open:
+            request = _request(*args, **kwargs)
+            _ask(active, lambda rules: rules.stopping(scheduler, ledger, request))
         finished = wrapped(*args, **kwargs)
         if not finished:
-            ledger.continued.append(request)
+            with active[0].guard.failing_open:
+                ledger.continued.append(_request(*args, **kwargs))
         return finished
 
     def update_request_as_session(
@@ -190,12 +195,16 @@ class Pipeline:
         active, ledger = self._at(scheduler)
         if ledger is None:
             return wrapped(*args, **kwargs)
-        session = _session(*args, **kwargs)
         around: list[AbstractContextManager[None] | None] = []
-        _ask(active, lambda rules: around.append(rules.next_segment(scheduler, ledger, session)))
         with ExitStack() as stack:
-            for manager in filter(None, around):
-                stack.enter_context(manager)
+            with active[0].guard.failing_open:
+                session = _session(*args, **kwargs)
+                _ask(
+                    active,
+                    lambda rules: around.append(rules.next_segment(scheduler, ledger, session)),
+                )
+                for manager in filter(None, around):
+                    stack.enter_context(manager)
             return wrapped(*args, **kwargs)
 
     def reset_prefix_cache(

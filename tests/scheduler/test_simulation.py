@@ -193,3 +193,12 @@ def test_every_mutant_of_our_rules_is_killed() -> None:
 def test_a_kv_producer_starts_over_where_others_are_held() -> None:
     found = result_of(("0.20.0", "mutants"))["kv_producer"]
     assert [name for name, failure in found.items() if failure] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", [INSTALLED, pytest.param("0.20.0", marks=pytest.mark.releases)])
+@needs(lambda where: [(where, "self_faults")])
+def test_an_error_of_our_own_at_any_line_is_counted_and_not_noticed(where: str) -> None:
+    found = result_of((where, "self_faults"))
+    assert found["failures"] == {}
+    assert found["lines"] > 100

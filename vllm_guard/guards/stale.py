@@ -143,7 +143,8 @@ class _KeepsTokens:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._session.num_computed_tokens = self._computed
+        with self._guard.failing_open:
+            self._session.num_computed_tokens = self._computed
 
 
 def _must_deliver_kv(scheduler: Any) -> bool:

@@ -1,0 +1,166 @@
+"""Errors of our own, at each line of ours that a workload runs: vLLM must not notice one of them.
+
+``python -m tests.scheduler.self_faults`` makes each line raise once, in a run of its own. Where
+vLLM copes with the traffic by itself, every token has to be right all the same; where it does not,
+it may fail in its own way, but not with our error.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import vllm_guard
+from tests.releases.isolated import print_result
+from tests.scheduler.adapter import pipeline_stages, supports_sessions
+from tests.scheduler.campaign import applies
+from tests.scheduler.families import make_workload
+from tests.scheduler.guarding import guarded
+from tests.scheduler.simulator import Run, simulate
+from tests.scheduler.verdicts import judge
+from vllm_guard import runtime
+
+PACKAGE = Path(vllm_guard.__file__).parent
+# What runs while vLLM does: rules, ledger, rows, net. Not what registers, reports or logs.
+MODULES = (
+    *("ledger", "booking", "holding", "pipeline", "placeholder_net", "rows"),
+    *("guards/clamp", "guards/stale"),
+)
+FILES = {str(PACKAGE / f"{module}.py") for module in MODULES}
+CANNOT_FAIL = re.compile(
+    # vLLM's own function, whose errors have to pass, and what ours are caught by.
+    r"wrapped\(|failing_open|"
+    # What a wrapper does outside of that: it asks whether there is anything to do, and returns.
+    r"self\._at\(scheduler\)$|active = \[|if active:|if ledger is (not )?None:|"
+    r"if (held|not finished|ledger\.(preempted|continued)):|"
+    r"_ask\(active, lambda rules: held\.extend|"
+    r"(held|around): list\[.*\] = \[\]$|with around\[0\] if around else nullcontext\(\):|"
+    r"with (HeldBack\(.*\)|ExitStack\(\) as stack):|for queue, requests, known in self\._taken:|"
+    # Constructors that keep what they are given.
+    r"self\.\w+(: .*)? = (\w+|\[\])$|"
+    r"return (active, None|output|result|finished)$"
+)
+
+
+class Traffic(NamedTuple):
+    """A workload.
+
+    Args:
+        family: Of workloads.
+        seed: Which one.
+        depth: As many frames are in flight when one is returned.
+        copes: Whether vLLM gets through it without the guards, in whichever release.
+    """
+
+    family: str
+    seed: int
+    depth: int = 2
+    copes: bool = True
+
+
+TRAFFIC = (
+    Traffic("quiet", 1),
+    Traffic("chunked", 2),
+    Traffic("spec-decode", 1),
+    Traffic("kv-pressure", 3),
+    Traffic("kv-pressure", 3, depth=3, copes=False),
+    Traffic("priority", 3, depth=3, copes=False),
+    Traffic("reset", 3, copes=False),
+    Traffic("aborts", 3, copes=False),
+    Traffic("prompt-logprobs", 3, copes=False),
+    Traffic("sessions", 3, copes=False),
+    Traffic("session-pressure", 3, copes=False),
+)
+
+Line = tuple[str, int]
+
+
+class Injected(Exception):
+    """An error of our own."""
+
+
+@contextmanager
+def tracing(on_line: Callable[[Line], None]) -> Iterator[None]:
+    """Call `on_line` before each line of ours."""
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename not in FILES:
+            return None
+        if event == "line":
+            on_line((frame.f_code.co_filename, frame.f_lineno))
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
+def run(traffic: Traffic, on_line: Callable[[Line], None]) -> Run:
+    """Run a workload with the guards on, and call `on_line` before each line of ours."""
+    with guarded("both"), tracing(on_line):
+        return simulate(
+            make_workload(traffic.family, traffic.seed, supports_sessions()),
+            traffic.seed,
+            frames_in_flight=traffic.depth,
+            model_runner_v2=False,
+            pipeline_stages=pipeline_stages(traffic.depth, False),
+        )
+
+
+def lines_of(traffic: Traffic) -> list[Line]:
+    """The lines of ours that a workload runs and that can fail."""
+    found: list[Line] = []
+    run(traffic, found.append)
+    return [
+        line
+        for line in dict.fromkeys(found)
+        if not CANNOT_FAIL.search(linecache.getline(*line).strip())
+    ]
+
+
+def outcome(traffic: Traffic, line: Line) -> str:
+    """Make a line raise the first time; return what went wrong then, empty if nothing."""
+    raised: list[Line] = []
+
+    def raise_there(now: Line) -> None:
+        if now == line and not raised:
+            raised.append(now)
+            raise Injected(f"{line[0]}:{line[1]}")
+
+    verdict = judge(run(traffic, raise_there))
+    if not raised:
+        return "the line was not run again"
+    if "Injected" in str(verdict.crash) or (verdict.kinds and traffic.copes):
+        return f"{verdict.kinds}: {verdict}"
+    counted = [type(error.error).__name__ for error in runtime.internal_errors]
+    return "" if counted == ["Injected"] else f"counted: {counted}"
+
+
+def main() -> None:
+    """Try all lines on the vLLM that is imported."""
+    import vllm
+
+    found: dict[str, str] = {}
+    lines: set[Line] = set()
+    for traffic in filter(lambda traffic: applies(traffic.family), TRAFFIC):
+        for line in lines_of(traffic):
+            if line in lines:
+                continue
+            lines.add(line)
+            problem = outcome(traffic, line)
+            if problem:
+                place = f"{Path(line[0]).relative_to(PACKAGE)}:{line[1]}"
+                found[f"{place} {linecache.getline(*line).strip()} ({traffic.family})"] = problem
+    print_result({"vllm_file": vllm.__file__, "lines": len(lines), "failures": found})
+
+
+if __name__ == "__main__":
+    main()
