@@ -124,8 +124,9 @@ class TestHealthyWithGuard:
     def test_each_process_says_at_start_what_the_guards_do(self, healthy_guarded: Outcome) -> None:
         said = healthy_guarded.said_of_guards
         assert len(said) == PROCESSES
-        for first, *_ in said.values():
-            assert all(guard.split()[1] == "armed," for guard in first.split("; "))
+        # Who starts the others has imported nothing that is guarded yet.
+        first = next(iter(said.values()))[0]
+        assert all(guard.split()[1] == "armed," for guard in first.split("; "))
 
     def test_a_process_says_it_again_only_where_a_guard_has_acted_on_an_import(
         self, healthy_guarded: Outcome
@@ -136,4 +137,5 @@ class TestHealthyWithGuard:
         # EngineCore builds the scheduler, the worker the model runner; the API server neither.
         assert healthy_guarded.process_logs("clamp applied") == {"EngineCore"}
         assert healthy_guarded.process_logs("mm_merge applied") == {"EngineCore", "Worker"}
-        assert sorted(map(len, healthy_guarded.said_of_guards.values())) == [1, 2, 2]
+        # These two are forked, and speak when they build what is guarded.
+        assert sorted(map(len, healthy_guarded.said_of_guards.values())) == [1, 1, 1]
