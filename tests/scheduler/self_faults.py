@@ -7,32 +7,23 @@ it may fail in its own way, but not with our error.
 
 from __future__ import annotations
 
-import linecache
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import vllm_guard
 from tests.releases.isolated import print_result
+from tests.runtime.raising_lines import Injected, Line, OwnLines, name_of, swallowing_problem
 from tests.scheduler.adapter import pipeline_stages, supports_sessions
 from tests.scheduler.campaign import applies
 from tests.scheduler.families import make_workload
 from tests.scheduler.guarding import guarded
 from tests.scheduler.simulator import Run, simulate
 from tests.scheduler.verdicts import judge
-from vllm_guard import runtime
 
-PACKAGE = Path(vllm_guard.__file__).parent
 # What runs while vLLM does: rules, ledger, rows, net. Not what registers, reports or logs.
 MODULES = (
     *("ledger", "booking", "holding", "pipeline", "placeholder_net", "rows"),
     *("guards/clamp", "guards/stale"),
 )
-FILES = {str(PACKAGE / f"{module}.py") for module in MODULES}
 CANNOT_FAIL = re.compile(
     # vLLM's own function, whose errors have to pass, and what ours are caught by.
     r"wrapped\(|failing_open|"
@@ -46,6 +37,7 @@ CANNOT_FAIL = re.compile(
     r"self\.\w+(: .*)? = (\w+|\[\])$|"
     r"return (active, None|output|result|finished)$"
 )
+OWN_LINES = OwnLines(MODULES, CANNOT_FAIL)
 
 
 class Traffic(NamedTuple):
@@ -78,70 +70,32 @@ TRAFFIC = (
     Traffic("session-pressure", 3, copes=False),
 )
 
-Line = tuple[str, int]
 
-
-class Injected(Exception):
-    """An error of our own."""
-
-
-@contextmanager
-def tracing(on_line: Callable[[Line], None]) -> Iterator[None]:
-    """Call `on_line` before each line of ours."""
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename not in FILES:
-            return None
-        if event == "line":
-            on_line((frame.f_code.co_filename, frame.f_lineno))
-        return trace
-
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(None)
-
-
-def run(traffic: Traffic, on_line: Callable[[Line], None]) -> Run:
-    """Run a workload with the guards on, and call `on_line` before each line of ours."""
-    with guarded("both"), tracing(on_line):
-        return simulate(
-            make_workload(traffic.family, traffic.seed, supports_sessions()),
-            traffic.seed,
-            frames_in_flight=traffic.depth,
-            model_runner_v2=False,
-            pipeline_stages=pipeline_stages(traffic.depth, False),
-        )
+def run(traffic: Traffic) -> Run:
+    """Run a workload, with the guards on."""
+    return simulate(
+        make_workload(traffic.family, traffic.seed, supports_sessions()),
+        traffic.seed,
+        frames_in_flight=traffic.depth,
+        model_runner_v2=False,
+        pipeline_stages=pipeline_stages(traffic.depth, False),
+    )
 
 
 def lines_of(traffic: Traffic) -> list[Line]:
     """The lines of ours that a workload runs and that can fail."""
-    found: list[Line] = []
-    run(traffic, found.append)
-    return [
-        line
-        for line in dict.fromkeys(found)
-        if not CANNOT_FAIL.search(linecache.getline(*line).strip())
-    ]
+    with guarded("both"), OWN_LINES.noted() as found:
+        run(traffic)
+    return list(found)
 
 
 def outcome(traffic: Traffic, line: Line) -> str:
     """Make a line raise the first time; return what went wrong then, empty if nothing."""
-    raised: list[Line] = []
-
-    def raise_there(now: Line) -> None:
-        if now == line and not raised:
-            raised.append(now)
-            raise Injected(f"{line[0]}:{line[1]}")
-
-    verdict = judge(run(traffic, raise_there))
-    if not raised:
-        return "the line was not run again"
-    if "Injected" in str(verdict.crash) or (verdict.kinds and traffic.copes):
+    with guarded("both"), OWN_LINES.raising(line) as raised:
+        verdict = judge(run(traffic))
+    if Injected.__name__ in str(verdict.crash) or (verdict.kinds and traffic.copes):
         return f"{verdict.kinds}: {verdict}"
-    counted = [type(error.error).__name__ for error in runtime.internal_errors]
-    return "" if counted == ["Injected"] else f"counted: {counted}"
+    return swallowing_problem(raised)
 
 
 def main() -> None:
@@ -157,8 +111,7 @@ def main() -> None:
             lines.add(line)
             problem = outcome(traffic, line)
             if problem:
-                place = f"{Path(line[0]).relative_to(PACKAGE)}:{line[1]}"
-                found[f"{place} {linecache.getline(*line).strip()} ({traffic.family})"] = problem
+                found[f"{name_of(line)} ({traffic.family})"] = problem
     print_result({"vllm_file": vllm.__file__, "lines": len(lines), "failures": found})
 
 
