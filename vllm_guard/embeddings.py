@@ -6,6 +6,7 @@ torch is not imported: tensors make tensors like themselves.
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any, NamedTuple
 
 PADDED = "padded"
@@ -84,5 +85,6 @@ class Once:
         key = id(thing)
         if key in self._seen:
             return False
-        self._seen[key] = weakref.ref(thing, lambda _: self._seen.pop(key, None))
+        # No code of ours runs when it ends: nothing would catch an error of it there.
+        self._seen[key] = weakref.ref(thing, partial(self._seen.pop, key))
         return True

@@ -151,12 +151,13 @@ def run_scene(scene: Scene) -> dict[str, Any]:
     pipeline = MediaPipeline(scene)
     outcome = pipeline.run()
     expected = {plan.name: plan.expected_tokens() for plan in scene.plans}
+    last = outcome.requests.get(scene.plans[-1].name)
     return {
         "error": outcome.error and asdict(outcome.error),
         "wrong": [n for n, d in outcome.requests.items() if d.tokens != expected[n]],
         "finished": {name: d.finish_reason for name, d in outcome.requests.items()},
         "given": {name: len(d.tokens) for name, d in outcome.requests.items()},
-        "client": outcome.requests[scene.plans[-1].name].client,
+        "client": last and last.client,
         "foreign_uses": sorted(pipeline.encoding_worker.foreign_uses),
         "leaked": outcome.free_blocks_before - outcome.free_blocks_after,
         "left": outcome.unfinished_requests,
