@@ -217,8 +217,8 @@ class _Given:
         self._guard = guard
         self._gather = gather
         self._repaired: dict[str, dict[int, Any]] = {}
-        self._originals: dict[str, Sequence[Any]] = {}
-        self._private: list[str] = []
+        # By request: its own items, and the identifiers that are put into the runner's cache.
+        self._installed: dict[str, tuple[Sequence[Any], list[str]]] = {}
 
     def add(self, request_id: str, index: int, rows: Any) -> None:
         """Have an item replaced."""
@@ -232,12 +232,13 @@ class _Given:
 
     def _install(self, request_id: str, features: Sequence[Any]) -> None:
         seen = list(features)
+        private: list[str] = []
+        # Noted before anything is changed: it has to be put back after an error too.
+        self._installed[request_id] = features, private
         for index, rows in self._repaired[request_id].items():
-            private = f"vllm-guard/{request_id}/{index}"
-            self._gather.outputs[private] = rows
-            self._private.append(private)
-            seen[index] = replace(seen[index], identifier=private)
-        self._originals[request_id] = features
+            private.append(f"vllm-guard/{request_id}/{index}")
+            self._gather.outputs[private[-1]] = rows
+            seen[index] = replace(seen[index], identifier=private[-1])
         self._gather.give(request_id, seen)
 
     def __exit__(
@@ -246,8 +247,9 @@ class _Given:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with self._guard.failing_open:
-            for request_id, features in self._originals.items():
+        for request_id, (features, private) in self._installed.items():
+            # One by one: who cannot be put back keeps its repaired items, and nobody else does.
+            with self._guard.failing_open:
                 self._gather.give(request_id, features)
-            for private in self._private:
-                self._gather.outputs.pop(private, None)
+                for identifier in private:
+                    self._gather.outputs.pop(identifier, None)
