@@ -36,8 +36,7 @@ class ReusedKeys:
         """Let a request with a reused key wait for its end; nothing of it is scheduled."""
         if self._guard.active:
             with self._guard.failing_open:
-                args = self._arguments(scheduler, *args, **kwargs)
-                kwargs = {}
+                args, kwargs = self._arguments(scheduler, *args, **kwargs), {}
         return wrapped(*args, **kwargs)
 
     def update_from_output(
