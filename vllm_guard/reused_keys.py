@@ -43,19 +43,19 @@ class ReusedKeys:
         self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any
     ) -> Any:
         """End the refused requests with an error, and tell their clients."""
-        refused = self._refused.pop(scheduler, None)
-        if not refused:
-            return wrapped(*args, **kwargs)
-        ended: list[Any] = []
-        with self._guard.failing_open:
-            ended = [scheduler.requests[name] for name in refused if name in scheduler.requests]
-            status = sys.modules["vllm.v1.request"].RequestStatus.FINISHED_ERROR
-            scheduler.finish_requests([request.request_id for request in ended], status)
         result = wrapped(*args, **kwargs)
-        with self._guard.failing_open:
-            for request in ended:
-                _tell(result, request)
+        if self._refused:
+            with self._guard.failing_open:
+                self._end_refused(scheduler, result)
         return result
+
+    def _end_refused(self, scheduler: Any, result: Any) -> None:
+        status = sys.modules["vllm.v1.request"].RequestStatus.FINISHED_ERROR
+        names = self._refused.pop(scheduler, ())
+        for request in [scheduler.requests[name] for name in names if name in scheduler.requests]:
+            _tell(result, request, status)
+            # Last: who is ended and not told waits for ever, who is not ended is refused again.
+            scheduler.finish_requests([request.request_id], status)
 
     def _arguments(  # noqa: PLR0913, PLR0917  vLLM's own parameters
         self,
@@ -149,13 +149,19 @@ def _cached_embeddings(scheduler: Any, key: str, request_id: str) -> int | None:
     return size
 
 
-def _tell(result: Any, request: Any) -> None:
-    """Add the end of a request to what ``update_from_output`` returned."""
+def _tell(result: Any, request: Any, status: Any) -> None:
+    """Add the end of a request to what ``update_from_output`` returned.
+
+    Args:
+        result: By number of the client, its EngineCoreOutputs.
+        request: The request, which has not been ended yet.
+        status: What it will be ended with.
+    """
     engine = sys.modules["vllm.v1.engine"]
     output = engine.EngineCoreOutput(
         request_id=request.request_id,
         new_token_ids=[],
-        finish_reason=request.get_finished_reason(),
+        finish_reason=type(status).get_finished_reason(status),
         events=request.take_events(),
         trace_headers=request.trace_headers,
     )
