@@ -20,6 +20,9 @@ VLLMS = [
     *(pytest.param(name, marks=pytest.mark.releases) for name in besides_installed(GUARDED)),
 ]
 
+SELF_FAULTS_ON = (INSTALLED, "0.20.0")
+"""Where errors of our own are tried: the gather steps of both runners, old and new."""
+
 
 @pytest.fixture(params=VLLMS, scope="session")
 def release(request: pytest.FixtureRequest) -> str:
@@ -30,7 +33,9 @@ def release(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def embedding_runs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Any]]]:
     """The results by release; all that this session needs are started at once."""
-    with run_on_releases(request, ["-m", "tests.embeddings.run"], timeout=TIMEOUT_SECONDS) as runs:
+    more = {name: ["--self-faults"] for name in SELF_FAULTS_ON}
+    command = ["-m", "tests.embeddings.run"]
+    with run_on_releases(request, command, timeout=TIMEOUT_SECONDS, more=more) as runs:
         yield runs
 
 
