@@ -9,7 +9,11 @@ imported yet.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Container
+from contextlib import suppress
+from importlib import _bootstrap
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -20,9 +24,16 @@ from vllm_guard.log import logger
 Hook = Callable[[ModuleType], None]
 
 # What to call for each module name. wrapt cannot forget a hook, so ours look here when fired.
-_waiting: dict[str, list[Hook]] = {}
+# Any thread may add a hook or fire: each takes out what it calls, one by one.
+_waiting: defaultdict[str, deque[Hook]] = defaultdict(deque)
 _known_to_wrapt: set[str] = set()
 _registering: set[str] = set()
+
+# importlib's own: nothing else tells of an import that has not got as far as sys.modules.
+_begun: Container[str] = getattr(_bootstrap, "_module_locks", ())
+_wait_for_import: Callable[[str], None] = getattr(
+    _bootstrap, "_lock_unlock_module", lambda _name: None
+)
 
 
 def fully_imported(name: str) -> ModuleType | None:
@@ -46,13 +57,15 @@ def when_imported(name: str, hook: Hook) -> None:
         name: Absolute module name.
         hook: Called once; what it raises is logged, never passed on.
     """
-    _waiting.setdefault(name, []).append(hook)
-    if (module := fully_imported(name)) is not None:
+    _waiting[name].append(hook)
+    module = sys.modules.get(name)
+    if module is None:
+        if name not in _known_to_wrapt:
+            _ask_wrapt(name)
+    elif _being_imported(module):
+        _watch(module)
+    else:
         _fire(name, module)
-    elif name in sys.modules:
-        _watch(sys.modules[name])
-    elif name not in _known_to_wrapt:
-        _ask_wrapt(name)
 
 
 def _ask_wrapt(name: str) -> None:
@@ -62,6 +75,19 @@ def _ask_wrapt(name: str) -> None:
         wrapt.register_post_import_hook(_on_import, name)
     finally:
         _registering.discard(name)
+    # Another thread may have been past wrapt's finder, and have had no module to watch yet.
+    if name in _begun:
+        with suppress(RuntimeError):  # no more threads
+            threading.Thread(target=_wait, args=[name], name="vllm-guard", daemon=True).start()
+    elif (module := fully_imported(name)) is not None:
+        _fire(name, module)
+
+
+def _wait(name: str) -> None:
+    """Fire when an import that another thread has begun has ended; imports nothing itself."""
+    _wait_for_import(name)
+    if (module := fully_imported(name)) is not None:
+        _fire(name, module)
 
 
 def forget_all() -> None:
@@ -80,11 +106,18 @@ def _on_import(module: ModuleType) -> None:
 
 
 def _fire(name: str, module: ModuleType) -> None:
-    for hook in _waiting.pop(name, ()):
-        try:
-            hook(module)
-        except Exception:
-            logger.exception("vllm-guard: the hook for %s failed; it goes on unguarded", name)
+    waiting = _waiting[name]
+    while waiting:
+        with suppress(IndexError):  # another thread fires as well
+            hook = waiting.popleft()
+            _call(hook, name, module)
+
+
+def _call(hook: Hook, name: str, module: ModuleType) -> None:
+    try:
+        hook(module)
+    except Exception:
+        logger.exception("vllm-guard: the hook for %s failed; it goes on unguarded", name)
 
 
 class _Watched(ModuleSpec):
@@ -104,16 +137,22 @@ class _Watched(ModuleSpec):
         if value:
             return
         self.__class__ = ModuleSpec  # type: ignore[assignment]
-        module = fully_imported(self.name)
-        if module is not None:
-            _fire(self.name, module)
-        elif self.name in _waiting:
-            _ask_wrapt(self.name)
+        _on_end(self.name)
+
+
+def _on_end(name: str) -> None:
+    module = fully_imported(name)
+    if module is not None:
+        _fire(name, module)
+    elif _waiting[name] and name not in _known_to_wrapt:
+        _ask_wrapt(name)
 
 
 def _watch(module: ModuleType) -> None:
     try:
         module.__spec__.__class__ = _Watched
+        if not _being_imported(module):  # another thread has come to its end just before
+            _on_end(module.__name__)
     except TypeError:  # a spec of an importer's own make
         logger.warning(
             "vllm-guard: %s is being imported by an importer that cannot be followed; it goes on"

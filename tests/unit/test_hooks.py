@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -103,6 +104,51 @@ def test_a_half_imported_module_counts_as_not_imported(half_imported: ModuleType
     assert seen == [half_imported]
 
 
+def test_an_import_that_ends_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread's; nothing else would tell of its end."""
+
+    class Ending(ModuleSpec):
+        """Says that the import goes on, and is at its end when asked again."""
+
+        _initializing = property(lambda self: True, lambda self, value: None)  # type: ignore[assignment]
+
+    module, seen = ModuleType("ending"), []
+    module.__spec__ = Ending("ending", None)
+    monkeypatch.setitem(sys.modules, "ending", module)
+    hooks.when_imported("ending", seen.append)
+    assert seen == [module]
+
+
+def test_an_import_that_another_thread_has_just_begun(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has been past the finders that were there, and is not in ``sys.modules`` yet."""
+    begun, registered, called = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow:
+        """Finds the module, and takes its time."""
+
+        @staticmethod
+        def find_spec(wanted: str, path: object = None, target: object = None) -> object:
+            if wanted != name:
+                return None
+            begun.set()
+            registered.wait(10)
+            return PathFinder.find_spec(wanted)
+
+    monkeypatch.setattr(sys, "meta_path", [Slow, *sys.meta_path])
+    seen = []
+    thread = threading.Thread(target=importlib.import_module, args=[name])
+    thread.start()
+    begun.wait(10)
+    hooks.when_imported(name, lambda module: (seen.append(module.imported), called.set()))
+    assert seen == []
+    registered.set()
+    thread.join()
+    assert called.wait(10)
+    assert seen == [True]
+
+
 def test_nothing_of_ours_stays_among_the_finders(half_imported: ModuleType) -> None:
     """Forgetting the hooks takes off whatever waits for half imported modules."""
     before = list(sys.meta_path)
@@ -116,5 +162,9 @@ def test_odd_entries_of_sys_modules_are_no_error(
     entry: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``None`` forbids an import; an object without ``__spec__`` counts as imported."""
+    seen = []
     monkeypatch.setitem(sys.modules, "odd", entry)  # type: ignore[arg-type]
+    hooks.when_imported("odd", seen.append)
     assert hooks.fully_imported("odd") is entry
+    assert seen == ([] if entry is None else [entry])
+    hooks.forget_all()
