@@ -11,7 +11,7 @@ from vllm_guard.counters import Counters
 from vllm_guard.definition import Definition
 from vllm_guard.log import logger
 from vllm_guard.settings import Settings
-from vllm_guard.states import Finding, Mode, State, Verdict, worse, worst
+from vllm_guard.states import Finding, Mode, State, Verdict, merged, worst
 from vllm_guard.targets import Patch, Target, Wrapper, exists
 
 MAX_INTERNAL_ERRORS = 5
@@ -76,8 +76,9 @@ class Guard:
         self.name = definition.name
         self.settings = settings
         self.mode = settings.mode(definition.name)
-        self.in_module: dict[str, InModule] = {}
-        self.findings: dict[str, Finding] = {}
+        # Replaced and never changed: other threads go through both.
+        self.in_module: Mapping[str, InModule] = {}
+        self.findings: Mapping[str, Finding] = {}
         """For each fault that was looked at, the worst that any module shows."""
         self.counters = Counters(definition.name, changed=changed)
         self.error_count = 0
@@ -125,7 +126,9 @@ class Guard:
 
     def answers(self, fault: str) -> bool:
         """Whether the guard acts on this fault: what is fixed is left alone unless forced."""
-        return self.findings[fault].verdict is Verdict.NEEDED or self.mode is Mode.FORCE
+        # None after `unwrap`, which a call in another thread may outlive.
+        found = self.findings.get(fault)
+        return found is not None and (found.verdict is Verdict.NEEDED or self.mode is Mode.FORCE)
 
     def consider(self, module: ModuleType) -> None:
         """Look at an imported module and wrap its targets: all that are needed, or none.
@@ -133,7 +136,8 @@ class Guard:
         Args:
             module: One of `Definition.modules`, fully imported.
         """
-        found = self.in_module[module.__name__] = InModule()
+        found = InModule()
+        self.in_module = {**self.in_module, module.__name__: found}
         try:
             self._consider(module, found)
         except Exception as error:
@@ -143,7 +147,7 @@ class Guard:
 
     def _consider(self, module: ModuleType, found: InModule) -> None:
         found.findings = self.definition.examine(module)
-        self._merge(found.findings)
+        self.findings = merged(self.findings, found.findings)
         found.detail = "; ".join(dict.fromkeys(f.evidence for f in found.findings.values()))
         if found.verdict is Verdict.ABSENT:
             found.state = State.SKIPPED
@@ -152,12 +156,9 @@ class Guard:
         else:
             found.state = State.RETIRED if found.verdict is Verdict.FIXED else State.SKIPPED
 
-    def _merge(self, findings: Mapping[str, Finding]) -> None:
-        for fault, finding in findings.items():
-            self.findings[fault] = worse(self.findings.get(fault, finding), finding)
-
     def unwrap(self) -> None:
-        """Put the original objects back and switch the guard off."""
+        """Switch the guard off and put the original objects back."""
+        self._switch(State.OFF)
         patches = [patch for found in self.in_module.values() for patch in found.patches]
         for patch in reversed(patches):
             if not patch.undo():
@@ -167,9 +168,7 @@ class Guard:
                     self.name,
                     patch.target.path,
                 )
-        self.in_module.clear()
-        self.findings.clear()
-        self._switch(State.OFF)
+        self.in_module, self.findings = {}, {}
 
     def idle_in(self, module: str) -> str:
         """Say why the guard does nothing in a module though a fault is there, or may be.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,8 @@ class _Process:
             for definition in DEFINITIONS
         }
         self.constructions: list[Patch] = []
-        self.checked: dict[str, type] = {}
+        # Replaced and never changed, as other threads go through it.
+        self.checked: Mapping[str, type] = {}
         self.told: set[str] = set()
         self.announced: tuple[int, str] | None = None
         is_on = any(guard.mode is not Mode.OFF for guard in self.guards.values())
@@ -256,7 +257,7 @@ def _check(process: _Process, cls: type, module: str) -> list[str]:
             if complaints[-1] not in process.told:
                 process.told.add(complaints[-1])
                 logger.warning("vllm-guard: %s", complaints[-1])
-    process.checked[module] = cls
+    process.checked = {**process.checked, module: cls}
     return complaints
 
 

@@ -5,7 +5,7 @@ One enum each; code, JSON, logs and documents use the same words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -85,3 +85,9 @@ def worse(known: Finding, other: Finding) -> Finding:
     """Return the more alarming of two findings about one fault, ``known`` where they are alike."""
     is_worse = worst((known.verdict, other.verdict)) is not known.verdict
     return other if is_worse else known
+
+
+def merged(known: Mapping[str, Finding], others: Mapping[str, Finding]) -> dict[str, Finding]:
+    """Return findings by fault, of each fault the `worse`; what is given stays as it is."""
+    looked_at = {fault: worse(known.get(fault, other), other) for fault, other in others.items()}
+    return {**known, **looked_at}

@@ -88,6 +88,15 @@ def test_what_a_verdict_leads_to(verdict: Verdict, auto: State, force: State) ->
         assert unchanged(module, before) is (expected is not State.APPLIED)
 
 
+def test_a_call_may_outlive_its_guard(module: ModuleType) -> None:
+    """One that another thread was in when the guard was unwrapped: there is no fault any more."""
+    guard = make_guard()
+    guard.consider(module)
+    assert guard.answers("fault")
+    guard.unwrap()
+    assert not guard.answers("fault")
+
+
 def test_a_target_that_is_refused_keeps_the_others_unwrapped(module: ModuleType) -> None:
     """All or nothing, and the report says which and why."""
     module.Scheduler.update = lambda self, output: None
