@@ -81,6 +81,15 @@ _process: _Process | None = None
 _at_exit: tuple[AtExit, AtExit] | None = None
 
 
+def _renew_lock() -> None:
+    global _lock  # noqa: PLW0603
+    _lock = threading.RLock()
+
+
+# The child has not the thread that may have held it in the parent.
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def start() -> None:
     """Read the settings, arm or apply the guards, and say so in one line.
 
