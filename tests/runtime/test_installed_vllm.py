@@ -53,6 +53,22 @@ import vllm.v1.core.sched.async_scheduler
 result = [during, state(), wrapped()]
 """
 
+THREADS = """
+from tests.runtime.inside import *
+import importlib, threading
+vllm_guard.register()
+names = [SCHEDULER, "vllm.v1.core.sched.async_scheduler", SCHEDULER]
+found, barrier = [], threading.Barrier(len(names))
+def load(name):
+    barrier.wait()
+    importlib.import_module(name)
+    found.append([state(), wrapped()])
+threads = [threading.Thread(target=load, args=[name]) for name in names]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+result = found
+"""
+
 # mm_merge has a wrapper of its own at one of them.
 WRAPPED = [*METHODS[:3], "update_from_output", *METHODS[3:]]
 
@@ -67,7 +83,7 @@ from tests.runtime.inside import *
 result = {"new": sorted(new), "state": state()}
 """
 
-PROGRAMS = {"order": ORDER, "half": HALF_IMPORTED, "new": NEW_MODULES}
+PROGRAMS = {"order": ORDER, "half": HALF_IMPORTED, "new": NEW_MODULES, "threads": THREADS}
 
 LOAD_AND_FORK = """
 import multiprocessing, sys
@@ -140,3 +156,8 @@ def test_registering_imports_nothing_of_vllm_or_torch(results: dict[str, Any]) -
     """Not even where the target is there and is probed and patched at once."""
     assert results["new"]["state"] == "applied"
     assert not {"vllm", "torch", "prometheus_client"} & set(results["new"]["new"])
+
+
+def test_threads_that_import_at_once(results: dict[str, Any]) -> None:
+    """Each target is wrapped once, before any of them goes on."""
+    assert results["threads"] == [["applied", WRAPPED]] * 3
