@@ -35,6 +35,12 @@ class Counters:
         guard: Name of the guard.
         clock: Returns seconds; only differences count.
         changed: Called, without arguments, after each trigger.
+
+    >>> counters = Counters("mm_merge")
+    >>> for request in ("a", "b"):
+    ...     counters.record("short-item", "padded", f"request {request}, item 0: 18 of 20")
+    >>> counters.as_dict()
+    {'short-item': {'padded': 2}}
     """
 
     def __init__(

@@ -64,7 +64,14 @@ def _like(old: Any, new: Any) -> Any:
 
 
 def count_placeholders(position: Any) -> int:
-    """Return how many embeddings a vLLM PlaceholderRange takes; a property in 0.13 to 0.15."""
+    """Return how many embeddings a vLLM PlaceholderRange takes; a property in 0.13 to 0.15.
+
+    >>> from types import SimpleNamespace
+    >>> count_placeholders(SimpleNamespace(offset=4, length=9, get_num_embeds=6))
+    6
+    >>> count_placeholders(SimpleNamespace(offset=4, length=9, get_num_embeds=lambda: 6))
+    6
+    """
     count = position.get_num_embeds
     return int(count() if callable(count) else count)
 
@@ -75,7 +82,13 @@ def is_rows(rows: Any) -> bool:
 
 
 class Once:
-    """Remembers objects for as long as they live."""
+    """Remembers objects for as long as they live.
+
+    >>> class Position: ...
+    >>> once, position = Once(), Position()
+    >>> once.is_new(position), once.is_new(position)
+    (True, False)
+    """
 
     def __init__(self) -> None:
         self._seen: dict[int, weakref.ref[Any]] = {}

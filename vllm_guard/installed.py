@@ -68,6 +68,11 @@ def parse(version: str) -> Build:
 
     Args:
         version: What ``vllm.__version__`` says, in whatever form.
+
+    >>> print(parse("0.20.0+das.dtk2604"))
+    vLLM 0.20.0+das.dtk2604 (release 0.20.0, Hygon DCU)
+    >>> parse("0.1.dev20051+g487ecf187").release
+    'unknown'
     """
     try:
         parsed = Version(version)
@@ -136,6 +141,9 @@ def version_in(source: bytes) -> str | None:
 
     Args:
         source: What is in the file. It is not run.
+
+    >>> version_in(b"__version__ = version = '0.29.0'")
+    '0.29.0'
     """
     try:
         tree = ast.parse(source)

@@ -103,5 +103,9 @@ def encode(report: ProcessReport) -> bytes:
 
 
 def printable(text: str) -> str:
-    """Return the text without anything that moves the cursor of a terminal, and not too long."""
+    """Return the text without anything that moves the cursor of a terminal, and not too long.
+
+    >>> printable("replaced by \\x1b[2Jvendor:schedule")
+    'replaced by ?[2Jvendor:schedule'
+    """
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_TEXT])

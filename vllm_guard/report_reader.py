@@ -67,6 +67,15 @@ def decode(content: bytes) -> ProcessReport:
 
     Raises:
         ValueError: It is no report of this schema; the message says what is wrong.
+
+    >>> from vllm_guard.process_report import encode
+    >>> report = ProcessReport(pid=4711, started=0, role="EngineCore", guards={})
+    >>> decode(encode(report)) == report
+    True
+    >>> decode(b"{}")
+    Traceback (most recent call last):
+        ...
+    ValueError: schema is missing
     """
     try:
         found = json.loads(content)

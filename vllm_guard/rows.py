@@ -17,6 +17,19 @@ class ReturnedRows:
     Args:
         scheduler_output: The SchedulerOutput of the frame.
         model_runner_output: What the worker returned for it.
+
+    >>> from types import SimpleNamespace
+    >>> frame = SimpleNamespace(scheduled_spec_decode_tokens={"b": [7, 8]})
+    >>> returned = SimpleNamespace(
+    ...     req_id_to_index={"a": 0, "b": 1}, sampled_token_ids=[[1, 2], [3, 4, 5]]
+    ... )
+    >>> rows = ReturnedRows(frame, returned)
+    >>> rows.overlong()
+    [('a', 1)]
+    >>> rows.cut("a", 1)
+    >>> rows.blank("b")
+    >>> returned.sampled_token_ids
+    [[1], []]
     """
 
     def __init__(self, scheduler_output: Any, model_runner_output: Any) -> None:

@@ -99,6 +99,14 @@ def read(environ: Mapping[str, str]) -> Settings:
 
     Args:
         environ: Usually ``os.environ``.
+
+    >>> chosen = read({"VLLMGUARD_CLAMP": "observe", "VLLMGUARD_MM_MAX_DELTA": "2"})
+    >>> str(chosen.mode("clamp")), str(chosen.mode("stale")), chosen.mm_max_delta
+    ('observe', 'auto', 0.25)
+    >>> print(*chosen.problems)
+    VLLMGUARD_MM_MAX_DELTA='2' is not a value it takes (a number from 0 to 1); the default is used
+    >>> str(read({"VLLMGUARD": "off", "VLLMGUARD_CLAMP": "force"}).mode("clamp"))
+    'off'
     """
     reader = _Reader(environ)
     enabled = reader.read(PREFIX, _one_of(on=True, off=False), "on, off", True)

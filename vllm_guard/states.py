@@ -65,7 +65,13 @@ _SEVERITY = (Verdict.ABSENT, Verdict.FIXED, Verdict.NEEDED, Verdict.UNKNOWN, Ver
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the most alarming of ``verdicts``, `Verdict.UNKNOWN` if there are none."""
+    """Return the most alarming of ``verdicts``, `Verdict.UNKNOWN` if there are none.
+
+    >>> print(worst([Verdict.FIXED, Verdict.NEEDED, Verdict.ABSENT]))
+    needed
+    >>> print(worst([Verdict.NEEDED, Verdict.FOREIGN]))
+    foreign
+    """
     return max(verdicts, key=_SEVERITY.index, default=Verdict.UNKNOWN)
 
 
@@ -88,6 +94,12 @@ def worse(known: Finding, other: Finding) -> Finding:
 
 
 def merged(known: Mapping[str, Finding], others: Mapping[str, Finding]) -> dict[str, Finding]:
-    """Return findings by fault, of each fault the `worse`; what is given stays as it is."""
+    """Return findings by fault, of each fault the `worse`; what is given stays as it is.
+
+    >>> fixed, needed = Finding(Verdict.FIXED, "here"), Finding(Verdict.NEEDED, "there")
+    >>> found = merged({"reset": fixed}, {"reset": needed, "no-queue": fixed})
+    >>> {fault: finding.evidence for fault, finding in found.items()}
+    {'reset': 'there', 'no-queue': 'here'}
+    """
     looked_at = {fault: worse(known.get(fault, other), other) for fault, other in others.items()}
     return {**known, **looked_at}

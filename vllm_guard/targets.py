@@ -93,7 +93,15 @@ def judge_parameters(target: Target, function: Callable[..., Any]) -> Finding | 
 
 
 def unwrapped(function: Any) -> Iterator[Any]:
-    """Yield ``function`` and what it wraps, outermost first, along ``__wrapped__``."""
+    """Yield ``function`` and what it wraps, outermost first, along ``__wrapped__``.
+
+    >>> import functools
+    >>> def schedule(): ...
+    >>> @functools.wraps(schedule)
+    ... def traced(): ...
+    >>> list(unwrapped(traced)) == [traced, schedule]
+    True
+    """
     seen: set[int] = set()
     while function is not None and id(function) not in seen:
         seen.add(id(function))

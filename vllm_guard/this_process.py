@@ -78,7 +78,11 @@ def join_run() -> str:
 
 
 def is_run(name: str) -> bool:
-    """Whether a name can be that of a run; anything else is never made part of a path."""
+    """Whether a name can be that of a run; anything else is never made part of a path.
+
+    >>> is_run("4711-0123456789abcdef"), is_run("../4711")
+    (True, False)
+    """
     return re.fullmatch(r"\d{1,10}-[0-9a-f]{16}", name, re.ASCII) is not None
 
 

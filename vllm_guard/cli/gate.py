@@ -96,6 +96,11 @@ def parse_expectations(text: str) -> list[Expectation]:
 
     Raises:
         CommandError: A guard, fault or verdict does not exist.
+
+    >>> for guard, fault, verdict in parse_expectations("clamp=needed, stale.no-queue=fixed"):
+    ...     print(guard, fault or "as a whole", verdict)
+    clamp as a whole needed
+    stale no-queue fixed
     """
     expectations = []
     for item in filter(None, (item.strip() for item in text.split(","))):

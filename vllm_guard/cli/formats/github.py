@@ -30,6 +30,9 @@ def annotation(level: str, title: str, message: str) -> str:
         level: ``notice``, ``warning`` or ``error``.
         title: In one line.
         message: May have several.
+
+    >>> annotation("warning", "clamp: needed", "at 100%:\\nupgrade")
+    '::warning title=clamp%3A needed::at 100%25:%0Aupgrade'
     """
     title = _escaped(title).replace(":", "%3A").replace(",", "%2C")
     return f"::{level} title={title}::{_escaped(message)}"
