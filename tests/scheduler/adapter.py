@@ -1,6 +1,6 @@
 """The real objects of whichever vLLM is imported, and all that differs between releases.
 
-No other module of this folder looks at a version or at a signature.
+No other module of this folder but `outputs` looks at a version or at a signature.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
+from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import CachedRequestData
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -37,10 +36,6 @@ RUNNER_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
 
 COUNTERS = ("num_output_placeholders", "num_in_flight_tokens", "num_stale_output_tokens")
 """Counters of a request for frames in flight. The later ones do not exist in every release."""
-
-
-ROWS_ARE_ARRAYS = "ndarray" in str(ModelRunnerOutput.__annotations__["sampled_token_ids"])
-"""In 0.11.2 a worker returns arrays, in every other release lists."""
 
 
 def accepted(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
@@ -94,7 +89,7 @@ def make_request(plan: RequestPlan, setup: Setup, **more: Any) -> Request:
     `more` are further arguments of its constructor.
     """
     stop_token = plan.stop_token()
-    parameters = SamplingParams(
+    sampling = SamplingParams(
         max_tokens=plan.max_tokens,
         ignore_eos=True,
         stop_token_ids=None if stop_token is None else [stop_token],
@@ -109,8 +104,8 @@ def make_request(plan: RequestPlan, setup: Setup, **more: Any) -> Request:
     request = Request(
         request_id=plan.request_id,
         prompt_token_ids=plan.prompt(),
-        sampling_params=parameters,
-        pooling_params=None,
+        sampling_params=None if plan.pooled else sampling,
+        pooling_params=PoolingParams(task="embed") if plan.pooled else None,
         block_hasher=hasher,
         **accepted(Request.__init__, eos_token_id=None),
         **more,
@@ -118,47 +113,6 @@ def make_request(plan: RequestPlan, setup: Setup, **more: Any) -> Request:
     if plan.structured:
         request.structured_output_request.grammar = ExactGrammar(plan)
     return request
-
-
-def make_output(
-    request_ids: list[str], rows: list[list[int]], prompt_logprobs: dict[str, int]
-) -> ModelRunnerOutput:
-    """What a worker returns: `rows` of token ids, in the order of `request_ids`.
-
-    `prompt_logprobs` maps a request id to a label, which is written into the tensors so that the
-    receiver can tell which of several deliveries it got.
-    """
-    tensors = {request_id: _logprobs(label) for request_id, label in prompt_logprobs.items()}
-    scores = {
-        request_id: torch.full((1, 1), label) for request_id, label in prompt_logprobs.items()
-    }
-    return ModelRunnerOutput(
-        req_ids=request_ids,
-        req_id_to_index={request_id: row for row, request_id in enumerate(request_ids)},
-        sampled_token_ids=[np.array(row, dtype=int) for row in rows] if ROWS_ARE_ARRAYS else rows,
-        prompt_logprobs_dict=tensors,
-        **accepted(
-            ModelRunnerOutput.__init__,
-            prompt_token_id_logprobs_dict=scores,
-            logprobs=None,
-            pooler_output=[],
-        ),
-    )
-
-
-def prompt_logprobs_labels(engine_output: Any) -> list[int]:
-    """The labels of the prompt logprobs that ride on one EngineCoreOutput (0.31+: two of them)."""
-    tensors = engine_output.new_prompt_logprobs_tensors
-    found = [] if tensors is None else [tensors.logprobs]
-    scores = getattr(engine_output, "prompt_token_id_logprobs", None)
-    if scores is not None:
-        found.append(scores)
-    return [int(tensor[0, 0]) for tensor in found]
-
-
-def labels_per_prompt_logprobs() -> int:
-    """How many labels `prompt_logprobs_labels` finds on an output that carries prompt logprobs."""
-    return 1 + ("prompt_token_id_logprobs_dict" in {f.name for f in fields(ModelRunnerOutput)})
 
 
 def counters_of(request: Request) -> dict[str, int]:
@@ -244,14 +198,6 @@ def _structured_outputs(plan: RequestPlan) -> dict[str, Any]:
     from vllm.sampling_params import StructuredOutputsParams
 
     return {"structured_outputs": StructuredOutputsParams(regex="the grammar is made by us")}
-
-
-def _logprobs(label: int) -> LogprobsTensors:
-    return LogprobsTensors(
-        logprob_token_ids=torch.zeros((1, 1), dtype=torch.int32),
-        logprobs=torch.full((1, 1), float(label)),
-        selected_token_ranks=torch.zeros(1, dtype=torch.int32),
-    )
 
 
 def _vllm_config(setup: Setup) -> VllmConfig:

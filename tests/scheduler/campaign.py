@@ -21,7 +21,8 @@ from tests.scheduler.families import (
     make_workload,
 )
 from tests.scheduler.guarding import guarded
-from tests.scheduler.simulator import Run, simulate
+from tests.scheduler.record import Run
+from tests.scheduler.simulator import simulate
 from tests.scheduler.verdicts import LOST_LOGPROBS, Verdict, judge
 from vllm_guard import runtime
 

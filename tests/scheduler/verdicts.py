@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.scheduler.simulator import Conversation, Run
+from tests.scheduler.record import Conversation, Run
 
 LOST_LOGPROBS = "prompt logprobs"
 
