@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import vllm.sampling_params
 from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
@@ -130,36 +131,59 @@ def free_blocks(scheduler: Scheduler) -> int:
     return scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
 
+@cache
 def supports_sessions() -> bool:
     """Whether this release has resumable requests."""
     return "resumable" in inspect.signature(Request.__init__).parameters
 
 
+@cache
+def supports_grammars() -> bool:
+    """Whether a request can have a grammar of our own: up to 0.10.2 there is no class for it."""
+    return hasattr(vllm.sampling_params, "StructuredOutputsParams")
+
+
+@cache
+def mixes_pooling() -> bool:
+    """Whether requests that want a vector may share a frame with others: up to 0.12 they may not.
+
+    There a frame that brings a vector lets vLLM look for one in every row.
+    """
+    source = inspect.getsource(Scheduler.update_from_output)
+    return "request.pooling_params and pooler_output" in source
+
+
+@cache
 def recovers_preempted() -> bool:
     """Whether a resumed request's outputs reach the worker: up to 0.11.0 its runner lost them."""
     return "all_token_ids" in {f.name for f in fields(CachedRequestData)}
 
 
+@cache
 def has_model_runner_v2() -> bool:
     """Whether schedulers of this release can plan frames for model runner V2."""
     return "use_v2_model_runner" in inspect.getsource(Scheduler.schedule)
 
 
+@cache
 def staggers_decodes() -> bool:
     """Whether model runner V2 decodes a request only in every n-th of `n` stages' frames."""
     return "next_decode_eligible_step" in inspect.getsource(Scheduler.schedule)
 
 
+@cache
 def drops_stale_frames() -> bool:
     """Whether vLLM itself drops the frames in flight of a request whose KV was reset."""
     return "drop_stale_output" in inspect.getsource(Scheduler.reset_prefix_cache)
 
 
+@cache
 def can_guard_preemption() -> bool:
     """Whether there is a method to hook in when a request is preempted: from 0.12 on."""
     return hasattr(Scheduler, "_preempt_request")
 
 
+@cache
 def drafts_outlive_preemption() -> bool:
     """Whether a preempted request keeps drafts of tokens that are computed again: up to 0.13."""
     return "spec_token_ids" not in inspect.getsource(Scheduler._preempt_request)

@@ -34,7 +34,7 @@ MAX_STEPS = 3000
 """No workload comes near; a scheduler that makes no progress ends here instead of hanging."""
 
 PATIENCE = 40
-"""So many steps in a row with nothing to wait for and nothing done: the scheduler has stalled."""
+"""So many steps in a row with somebody waiting and nothing done: the scheduler has stalled."""
 
 
 class Simulation:
@@ -54,7 +54,9 @@ class Simulation:
         self.device = Device(self.truth, seed)
         self.worker = SimulatedWorker(view, self.device, seed)
         self.invariants = Invariants(self.scheduler)
-        self.run_record = Run()
+        self.run_record = Run(
+            wrong_reads=self.device.wrong_reads, problems=self.invariants.problems
+        )
         self.step_number = 0
         self._blocks = free_blocks(self.scheduler)
         self._frames: deque[Any] = deque()
@@ -73,6 +75,10 @@ class Simulation:
     def is_idle(self) -> bool:
         """Whether no frame is in flight and no request is left."""
         return not self._frames and not self.scheduler.has_requests()
+
+    def is_in_flight(self, request_id: str) -> bool:
+        """Whether some frame in flight carries the request."""
+        return any(request_id in frame.num_scheduled_tokens for frame in self._frames)
 
     def join(self, client: Client) -> Conversation:
         """Let a client in; it sends nothing yet."""
@@ -113,7 +119,9 @@ class Simulation:
 
     def step(self, returns_early: bool = False) -> None:
         """One `step_with_batch_queue`; `returns_early` if the oldest frame is home by its end."""
-        self._idle_steps = 0 if self._engine_step(returns_early) else self._idle_steps + 1
+        is_awaited = any(talk.waits_for_answer for talk in self.run_record.conversations)
+        did_something = self._engine_step(returns_early)
+        self._idle_steps = self._idle_steps + 1 if is_awaited and not did_something else 0
         self.step_number += 1
 
     def take_answered(self) -> list[Conversation]:
@@ -126,13 +134,11 @@ class Simulation:
         record = self.run_record
         record.stalled = not record.crash and self.is_stalled
         record.preemptions = sum(map(preemptions_of, self._requests))
-        record.wrong_reads = self.device.wrong_reads
         record.bogus_rows = self.worker.bogus_rows
         if not record.crash and not record.stalled:
             record.leaked_blocks = self._blocks - free_blocks(self.scheduler)
             self.invariants.at_end()
             self._check_grammars()
-        record.problems = self.invariants.problems
         return record
 
     def _close(self, talk: Conversation) -> None:
