@@ -1,6 +1,6 @@
 """The real objects of whichever vLLM is imported, and all that differs between releases.
 
-No other module of this folder but `outputs` looks at a version or at a signature.
+No other module of this folder but `configuration` and `outputs` looks at a version or a signature.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import os
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-import vllm.sampling_params
-from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
+from vllm.config import KVTransferConfig, VllmConfig
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -26,11 +24,11 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
+from tests.scheduler.configuration import accepted, vllm_config
 from tests.scheduler.experiment import BLOCK_SIZE, Setup
 from tests.scheduler.grammar import ExactGrammar
 from tests.scheduler.oracle import RequestPlan
 
-MAX_MODEL_LENGTH = 1024
 HASH_ALGORITHM = "sha256"
 
 RUNNER_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
@@ -39,23 +37,12 @@ COUNTERS = ("num_output_placeholders", "num_in_flight_tokens", "num_stale_output
 """Counters of a request for frames in flight. The later ones do not exist in every release."""
 
 
-def accepted(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
-    """Those of `arguments` that `function` has parameters for in this release."""
-    names = _parameters(function)
-    return {name: value for name, value in arguments.items() if name in names}
-
-
-@cache
-def _parameters(function: Callable[..., Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(function).parameters)
-
-
 def make_scheduler(setup: Setup) -> Scheduler:
     """A real scheduler with a real KVCacheManager; only the model behind it is made up."""
     # Unset, vLLM looks for the answer in the model. The check of a configuration wants Triton for
     # V2, a scheduler does not.
     os.environ[RUNNER_SWITCH] = "0"
-    config = _vllm_config(setup)
+    config = vllm_config(setup)
     os.environ[RUNNER_SWITCH] = str(int(setup.model_runner_v2))
     spec = FullAttentionSpec(
         **accepted(
@@ -95,6 +82,7 @@ def make_request(plan: RequestPlan, setup: Setup, **more: Any) -> Request:
         ignore_eos=True,
         stop_token_ids=None if stop_token is None else [stop_token],
         prompt_logprobs=1 if plan.prompt_logprobs else None,
+        extra_args=_transfer_parameters(plan),
         **_structured_outputs(plan),
     )
     hasher = None
@@ -139,8 +127,17 @@ def supports_sessions() -> bool:
 
 @cache
 def supports_grammars() -> bool:
-    """Whether a request can have a grammar of our own: up to 0.10.2 there is no class for it."""
-    return hasattr(vllm.sampling_params, "StructuredOutputsParams")
+    """Whether a request makes a place for its grammar by itself: from 0.11.2 on."""
+    return "structured_output_request" not in inspect.signature(Request.__init__).parameters
+
+
+@cache
+def load_failure_policies() -> tuple[str, ...]:
+    """What this release can do when KV fails to load: up to 0.12 there is no choice."""
+    if not hasattr(Scheduler, "_handle_invalid_blocks"):
+        return ()
+    has_choice = "kv_load_failure_policy" in inspect.signature(KVTransferConfig).parameters
+    return ("recompute", "fail") if has_choice else ("recompute",)
 
 
 @cache
@@ -224,55 +221,7 @@ def _structured_outputs(plan: RequestPlan) -> dict[str, Any]:
     return {"structured_outputs": StructuredOutputsParams(regex="the grammar is made by us")}
 
 
-def _vllm_config(setup: Setup) -> VllmConfig:
-    # `device` and the model are set by hand because nothing can be detected: an unpacked release
-    # has no compiled parts, and there is no model on disk.
-    config = VllmConfig(
-        device_config=DeviceConfig(device="cpu"),
-        scheduler_config=SchedulerConfig(
-            max_model_len=MAX_MODEL_LENGTH,
-            max_num_batched_tokens=setup.token_budget,
-            max_num_seqs=setup.max_requests,
-            **accepted(SchedulerConfig, is_encoder_decoder=False, enable_chunked_prefill=True),
-        ),
-        cache_config=CacheConfig(block_size=BLOCK_SIZE, enable_prefix_caching=setup.prefix_caching),
-    )
-    config.cache_config.num_gpu_blocks = setup.kv_blocks
-    # Platforms without a model switch these off while the configuration is checked.
-    config.scheduler_config.async_scheduling = setup.asynchronous
-    config.scheduler_config.enable_chunked_prefill = True
-    config.scheduler_config.max_num_batched_tokens = setup.token_budget
-    config.scheduler_config.policy = setup.policy
-    config.parallel_config.pipeline_parallel_size = setup.pipeline_stages
-    config.cache_config.enable_prefix_caching = setup.prefix_caching
-    config.model_config = _text_model()
-    if setup.draft_tokens:
-        config.speculative_config = _drafter(setup.draft_tokens)
-    return config
-
-
-def _text_model() -> SimpleNamespace:
-    """The attributes of a ModelConfig that schedulers read, for a plain text model."""
-    return SimpleNamespace(
-        max_model_len=MAX_MODEL_LENGTH,
-        runner_type="generate",
-        skip_tokenizer_init=True,
-        is_encoder_decoder=False,
-        is_diffusion=False,
-        is_multimodal_model=False,
-        supports_multimodal_inputs=False,
-        multimodal_config=None,
-        uses_mrope=False,
-        uses_xdrope=False,
-        uses_xdrope_dim=0,
-        enable_return_routed_experts=False,
-        return_sampling_mask=False,
-    )
-
-
-def _drafter(draft_tokens: int) -> SpeculativeConfig:
-    # Its own constructor wants a model to draft for; its methods only read these two fields.
-    drafter = object.__new__(SpeculativeConfig)
-    drafter.method = "eagle"
-    drafter.num_speculative_tokens = draft_tokens
-    return drafter
+def _transfer_parameters(plan: RequestPlan) -> dict[str, Any] | None:
+    if not plan.offered:
+        return None
+    return {"kv_transfer_params": {"offered_tokens": plan.offered, "waits": plan.waits}}

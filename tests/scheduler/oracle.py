@@ -21,7 +21,8 @@ class RequestPlan:
     first prompt tokens it has in common with every other request. `request_id` is the name unless
     given. `structured` gives it a grammar that allows its expected tokens only. `pooled` asks for a
     vector instead of tokens: with its prompt computed it ends, and its vector holds the token that
-    would have come next, by which it is judged as the others are.
+    would have come next, by which it is judged as the others are. KV of its first `offered` tokens
+    can be loaded; it `waits` for that before it is scheduled.
     """
 
     key: int
@@ -34,6 +35,8 @@ class RequestPlan:
     prompt_logprobs: bool = False
     structured: bool = False
     pooled: bool = False
+    offered: int = 0
+    waits: bool = True
     request_id: str = field(default="")
 
     def __post_init__(self) -> None:

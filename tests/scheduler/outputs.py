@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.outputs import DraftTokenIds, LogprobsTensors, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, LogprobsTensors, ModelRunnerOutput
 
-from tests.scheduler.adapter import accepted
+from tests.scheduler.configuration import accepted
 
 ROWS_ARE_ARRAYS = "ndarray" in str(ModelRunnerOutput.__annotations__["sampled_token_ids"])
 """In 0.11.2 a worker returns arrays, in every other release lists."""
@@ -21,13 +21,17 @@ def make_output(
     request_ids: list[str],
     rows: list[list[int]],
     prompt_logprobs: dict[str, int],
+    *,
     pooled: Mapping[str, list[int]] | None = None,
+    loaded: Collection[str] = (),
+    invalid_blocks: Collection[int] = (),
 ) -> ModelRunnerOutput:
     """What a worker returns: `rows` of token ids, in the order of `request_ids`.
 
     `prompt_logprobs` maps a request id to a label, which is written into the tensors so that the
     receiver can tell which of several deliveries it got. `pooled` are the vectors of pooling
-    requests, empty for an unfinished prefill.
+    requests, empty for an unfinished prefill. `loaded` are requests whose load has come to an end,
+    `invalid_blocks` the blocks in which it failed.
     """
     tensors = {request_id: _logprobs(label) for request_id, label in prompt_logprobs.items()}
     scores = {
@@ -43,6 +47,7 @@ def make_output(
             prompt_token_id_logprobs_dict=scores,
             logprobs=None,
             pooler_output=_pooler_output(request_ids, pooled) if pooled else [],
+            kv_connector_output=_connector_output(loaded, invalid_blocks),
         ),
     )
 
@@ -76,6 +81,20 @@ def prompt_logprobs_labels(engine_output: Any) -> list[int]:
 def labels_per_prompt_logprobs() -> int:
     """How many labels `prompt_logprobs_labels` finds on an output that carries prompt logprobs."""
     return 1 + ("prompt_token_id_logprobs_dict" in {f.name for f in fields(ModelRunnerOutput)})
+
+
+def _connector_output(
+    loaded: Collection[str], invalid_blocks: Collection[int]
+) -> KVConnectorOutput | None:
+    if not loaded and not invalid_blocks:
+        return None
+    return KVConnectorOutput(
+        **accepted(
+            KVConnectorOutput,
+            finished_recving=set(loaded),
+            invalid_block_ids=set(invalid_blocks),
+        )
+    )
 
 
 def _pooler_output(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.scheduler.device import Device, Work
-from tests.scheduler.experiment import EARLY_LOGPROBS, FINAL_LOGPROBS
+from tests.scheduler.experiment import BLOCK_SIZE, EARLY_LOGPROBS, FINAL_LOGPROBS
 from tests.scheduler.oracle import BOGUS_TOKEN
 from tests.scheduler.outputs import make_output
 from tests.scheduler.views import View
@@ -24,6 +24,8 @@ class Answer:
 
     rows: dict[str, list[int]] = field(default_factory=dict)
     pooled: dict[str, list[int]] = field(default_factory=dict)
+    loaded: set[str] = field(default_factory=set)
+    invalid_blocks: set[int] = field(default_factory=set)
     prompt_logprobs: dict[str, int] = field(default_factory=dict)
 
 
@@ -32,7 +34,8 @@ class SimulatedWorker:
 
     `bogus_share` of the rows of unfinished prefills get a token that must not be delivered; `seed`
     says which. `surplus` tokens too many are in each row that delivers, but for those with rejected
-    drafts: there they could not be told from accepted ones.
+    drafts: there they could not be told from accepted ones. The next `failing_loads` loads of KV
+    end in the middle; `failed_loads` are the requests that this has met.
     """
 
     def __init__(self, view: View, device: Device, seed: int) -> None:
@@ -40,6 +43,8 @@ class SimulatedWorker:
         self.device = device
         self.bogus_share = 0.0
         self.surplus = 0
+        self.failing_loads = 0
+        self.failed_loads: set[str] = set()
         self.bogus_rows = 0
         self._random = random.Random(seed)
         self._in_flight: deque[Answer] = deque()
@@ -49,6 +54,8 @@ class SimulatedWorker:
         self.view.take_in(output)
         drafts = output.scheduled_spec_decode_tokens
         answer = Answer()
+        for load in getattr(output.kv_connector_metadata, "loads", ()):
+            self._load(load, answer)
         for request_id, scheduled in output.num_scheduled_tokens.items():
             work = self.view.work(request_id, scheduled, len(drafts.get(request_id, ())))
             tokens = self.device.run(work)
@@ -67,8 +74,29 @@ class SimulatedWorker:
         """Return the oldest frame in flight as a ModelRunnerOutput."""
         answer = self._in_flight.popleft()
         return make_output(
-            [*answer.rows], [*answer.rows.values()], answer.prompt_logprobs, answer.pooled
+            [*answer.rows],
+            [*answer.rows.values()],
+            answer.prompt_logprobs,
+            pooled=answer.pooled,
+            loaded=answer.loaded,
+            invalid_blocks=answer.invalid_blocks,
         )
+
+    def _load(self, load: Any, answer: Answer) -> None:
+        """Load KV, or what comes of it before it fails."""
+        end = load.end
+        if self.failing_loads:
+            self.failing_loads -= 1
+            self.failed_loads.add(load.request_id)
+            failing = range(load.start // BLOCK_SIZE, load.end // BLOCK_SIZE)
+            first = self._random.choice(failing)
+            answer.invalid_blocks.update(load.blocks[first : failing.stop])
+            end = first * BLOCK_SIZE
+            if not load.waits:
+                self.device.excused.add(load.request_id)
+        self.device.load(load.key, load.blocks, load.start, end)
+        if load.waits:
+            answer.loaded.add(load.request_id)
 
     def _invented(self, work: Work, tokens: list[int]) -> list[int]:
         """Tokens that a row has and must not have, behind the right `tokens`."""

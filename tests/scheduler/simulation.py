@@ -13,12 +13,12 @@ from typing import Any
 from vllm.v1.request import Request, RequestStatus
 
 from tests.scheduler.adapter import (
-    accepted,
     free_blocks,
     make_request,
     make_scheduler,
     preemptions_of,
 )
+from tests.scheduler.configuration import accepted
 from tests.scheduler.device import Device
 from tests.scheduler.experiment import Setup
 from tests.scheduler.invariants import Invariants
@@ -194,7 +194,10 @@ class Simulation:
         before = talk.delivered
         talk.prompt_logprobs += [(label, before) for label in labels_of(output)]
         talk.tokens += [*output.new_token_ids, *pooled_vector(output)]
-        if output.finish_reason is not None:
+        if str(output.finish_reason) == "error" and output.request_id in self.worker.failed_loads:
+            # It was told to fail, with what it has got by then.
+            talk.aborted = True
+        elif output.finish_reason is not None:
             talk.answers.append((talk.tokens, str(output.finish_reason)))
             talk.tokens = []
             self._answered.append(talk)

@@ -37,36 +37,22 @@ from tests.scheduler.record import Conversation, describe
 from tests.scheduler.simulation import PATIENCE, Simulation
 from tests.scheduler.simulator import Playback
 from tests.scheduler.traffic_setups import (
-    CROWD_OUTPUTS,
-    CROWD_PROMPTS,
-    OUTPUTS,
-    PROMPTS,
     SESSION_OUTPUTS,
-    SESSION_PROMPTS,
-    SESSION_SEGMENTS,
+    crowds,
     has_room,
+    loadable_prompts,
+    offers,
+    outputs,
+    priorities,
+    prompts,
+    session_turns,
     setups,
+    stops,
+    survives_failed_frame,
 )
 from tests.scheduler.verdicts import LOST_LOGPROBS, judge
 from tests.scheduler.workloads import SHARED_PREFIX, Client, Segment
 from vllm_guard import runtime
-
-prompts = st.integers(*PROMPTS)
-outputs = st.integers(*OUTPUTS)
-stops = st.none() | st.integers(1, OUTPUTS[1] - 1)
-"""After which token a request stops by itself, if that is before its limit."""
-priorities = st.integers(0, 3)
-crowds = st.lists(
-    st.tuples(st.integers(*CROWD_PROMPTS), st.integers(*CROWD_OUTPUTS), priorities),
-    min_size=3,
-    max_size=6,
-)
-session_turns = st.lists(
-    st.tuples(st.integers(*SESSION_PROMPTS), stops),
-    min_size=SESSION_SEGMENTS[0],
-    max_size=SESSION_SEGMENTS[1],
-)
-"""The prompt length of each segment and where it stops."""
 
 
 class WrongRun(AssertionError):
@@ -150,6 +136,24 @@ class Traffic(RuleBasedStateMachine):
         plan = self._plan(prompt, 1, None, pooled=True)
         return self._join("pooling", Client((Segment(plan, 0),), priority=priority))
 
+    @precondition(lambda self: self.simulation.setup.kv_load_failures)
+    @rule(
+        target=clients,
+        prompt=loadable_prompts,
+        limit=outputs,
+        stop=stops,
+        offered=offers,
+        waits=st.booleans(),
+        fails=st.booleans(),
+    )
+    def request_that_loads_kv(
+        self, *, prompt: int, limit: int, stop: int | None, offered: int, waits: bool, fails: bool
+    ) -> Conversation:
+        waits = waits or not survives_failed_frame(self.simulation.setup)
+        plan = self._plan(prompt, limit, stop, offered=offered, waits=waits)
+        self.simulation.worker.failing_loads += fails
+        return self._join("loads-kv", Client((Segment(plan, 0),)))
+
     @precondition(
         lambda self: supports_sessions() and has_room(self.simulation.setup, self._sessions + 1)
     )
@@ -193,7 +197,11 @@ class Traffic(RuleBasedStateMachine):
         self, talk: Conversation, prompt: int, limit: int, stop: int | None
     ) -> Conversation:
         self._hang_up(talk)
-        plan = self._plan(prompt, limit, stop, request_id=talk.client.request_id)
+        request_id = talk.client.request_id
+        if request_id in self.simulation.scheduler.requests:
+            # Its KV is still being loaded; vLLM would forget its blocks.
+            request_id = ""
+        plan = self._plan(prompt, limit, stop, request_id=request_id)
         in_flight = self.simulation.is_in_flight(plan.request_id)
         kind = "id-reuse-in-flight" if in_flight else "id-reuse"
         return self._join(kind, Client((Segment(plan, 0),)))
@@ -234,6 +242,7 @@ class Traffic(RuleBasedStateMachine):
         run = Playback(self.simulation, self.seed).run()
         self.tally.events["preemption"] += run.preemptions
         self.tally.events["bogus-row"] += run.bogus_rows
+        self.tally.events["failed-load"] += len(self.simulation.worker.failed_loads)
         self.tally.examples += 1
         self._judge()
 

@@ -1,4 +1,4 @@
-"""How a scheduler may be configured under random traffic: every pipeline from 1 to 4 frames."""
+"""What random traffic may look like: pipelines of 1 to 4 frames, and what is asked of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.scheduler.adapter import (
     can_guard_preemption,
     has_model_runner_v2,
+    load_failure_policies,
     pipeline_stages,
     recovers_preempted,
 )
@@ -27,6 +28,26 @@ SESSION_OUTPUTS = 6
 
 ROOMY = 400
 
+prompts = st.integers(*PROMPTS)
+outputs = st.integers(*OUTPUTS)
+stops = st.none() | st.integers(1, OUTPUTS[1] - 1)
+"""After which token a request stops by itself, if that is before its limit."""
+priorities = st.integers(0, 3)
+crowds = st.lists(
+    st.tuples(st.integers(*CROWD_PROMPTS), st.integers(*CROWD_OUTPUTS), priorities),
+    min_size=3,
+    max_size=6,
+)
+session_turns = st.lists(
+    st.tuples(st.integers(*SESSION_PROMPTS), stops),
+    min_size=SESSION_SEGMENTS[0],
+    max_size=SESSION_SEGMENTS[1],
+)
+"""The prompt length of each segment and where it stops."""
+loadable_prompts = st.integers(BLOCK_SIZE + 1, PROMPTS[1])
+offers = st.integers(BLOCK_SIZE, PROMPTS[1])
+"""How many tokens of a prompt can be loaded instead of being computed."""
+
 
 def _blocks(tokens: int, setup: Setup) -> int:
     """KV blocks for so many tokens and whatever the frames in flight add to them."""
@@ -43,6 +64,17 @@ def has_room(setup: Setup, sessions: int) -> bool:
     request = _blocks(PROMPTS[1] + OUTPUTS[1], setup)
     session = _blocks(SESSION_SEGMENTS[1] * (SESSION_PROMPTS[1] + SESSION_OUTPUTS), setup)
     return setup.kv_blocks >= request + sessions * session + 2
+
+
+def survives_failed_frame(setup: Setup) -> bool:
+    """Whether vLLM is right when KV fails to load in the very frame that is computed from it.
+
+    Told to recompute, it takes back what the request has computed and keeps its placeholders (seen
+    up to 0.33), and its frames in flight are delivered; and model runner V2 counts for itself. No
+    guard answers to that.
+    """
+    is_alone = setup.frames_in_flight == 1 and not setup.model_runner_v2
+    return setup.kv_load_failures == "fail" or is_alone
 
 
 @st.composite
@@ -67,6 +99,7 @@ def setups(draw: st.DrawFn) -> Setup:
         prefix_caching=draw(st.booleans()),
         policy=draw(st.sampled_from(("fcfs", "priority"))),
         kv_blocks=blocks,
+        kv_load_failures=draw(st.sampled_from(("", "", "", *load_failure_policies()))),
     )
 
 

@@ -117,6 +117,9 @@ class ViewV1(View):
         known.drafts_before = 0
         if row.outputs is not None:
             del known.tokens[known.prompt_length + row.outputs :]
+            if not row.outputs:
+                # Nothing is awaited either: what was sampled has been dropped.
+                self.previous.pop(row.request_id, None)
         known.blocks = row.new_blocks if row.resumed else known.blocks + row.new_blocks
         if row.request_id not in self.batch and row.outputs and row.all_tokens is not None:
             self._recover(known, row.all_tokens, row.outputs)
