@@ -69,8 +69,8 @@ def has_room(setup: Setup, sessions: int) -> bool:
 def survives_failed_frame(setup: Setup) -> bool:
     """Whether vLLM is right when KV fails to load in the very frame that is computed from it.
 
-    Told to recompute, it takes back what the request has computed and keeps its placeholders (seen
-    up to 0.33), and its frames in flight are delivered; and model runner V2 counts for itself. No
+    Told to recompute, it takes back what the request has computed and keeps its placeholders (0.12
+    to 0.33), and its frames in flight are delivered; and model runner V2 counts for itself. No
     guard answers to that.
     """
     is_alone = setup.frames_in_flight == 1 and not setup.model_runner_v2
