@@ -43,6 +43,13 @@ def matrix(session: nox.Session) -> None:
 
 
 @nox.session(python=False)
+def machine(session: nox.Session) -> None:
+    """Let hypothesis mix every fault on every release; takes hours."""
+    arguments = session.posargs or ["--examples", "2000", "--releases", "all"]
+    session.run(sys.executable, "-m", "tests.scheduler.machine", *arguments)
+
+
+@nox.session(python=False)
 def verdicts(session: nox.Session) -> None:
     """Ask every release for its verdicts, by source and by running it; write what they say."""
     session.run(sys.executable, "-m", "tests.releases.verdicts", *session.posargs)

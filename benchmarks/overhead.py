@@ -17,8 +17,9 @@ import vllm
 
 from benchmarks.gates import Gate
 from benchmarks.paired import ARMS, Undo, lines
-from tests.scheduler.adapter import BLOCK_SIZE, Setup, make_output, make_request, make_scheduler
+from tests.scheduler.adapter import BLOCK_SIZE, Setup, make_request, make_scheduler
 from tests.scheduler.oracle import RequestPlan
+from tests.scheduler.outputs import make_output
 
 STEPS = 4 * BLOCK_SIZE
 """Steps in each half of a pair: few, so that both halves see the same state of the machine."""

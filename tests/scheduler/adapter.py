@@ -1,6 +1,6 @@
 """The real objects of whichever vLLM is imported, and all that differs between releases.
 
-No other module of this folder looks at a version or at a signature.
+No other module of this folder but `configuration` and `outputs` looks at a version or a signature.
 """
 
 from __future__ import annotations
@@ -10,27 +10,25 @@ import os
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
-from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
+from vllm.config import KVTransferConfig, VllmConfig
+from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import CachedRequestData
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
+from tests.scheduler.configuration import accepted, vllm_config
 from tests.scheduler.experiment import BLOCK_SIZE, Setup
 from tests.scheduler.grammar import ExactGrammar
 from tests.scheduler.oracle import RequestPlan
 
-MAX_MODEL_LENGTH = 1024
 HASH_ALGORITHM = "sha256"
 
 RUNNER_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
@@ -39,27 +37,12 @@ COUNTERS = ("num_output_placeholders", "num_in_flight_tokens", "num_stale_output
 """Counters of a request for frames in flight. The later ones do not exist in every release."""
 
 
-ROWS_ARE_ARRAYS = "ndarray" in str(ModelRunnerOutput.__annotations__["sampled_token_ids"])
-"""In 0.11.2 a worker returns arrays, in every other release lists."""
-
-
-def accepted(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
-    """Those of `arguments` that `function` has parameters for in this release."""
-    names = _parameters(function)
-    return {name: value for name, value in arguments.items() if name in names}
-
-
-@cache
-def _parameters(function: Callable[..., Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(function).parameters)
-
-
 def make_scheduler(setup: Setup) -> Scheduler:
     """A real scheduler with a real KVCacheManager; only the model behind it is made up."""
     # Unset, vLLM looks for the answer in the model. The check of a configuration wants Triton for
     # V2, a scheduler does not.
     os.environ[RUNNER_SWITCH] = "0"
-    config = _vllm_config(setup)
+    config = vllm_config(setup)
     os.environ[RUNNER_SWITCH] = str(int(setup.model_runner_v2))
     spec = FullAttentionSpec(
         **accepted(
@@ -94,11 +77,12 @@ def make_request(plan: RequestPlan, setup: Setup, **more: Any) -> Request:
     `more` are further arguments of its constructor.
     """
     stop_token = plan.stop_token()
-    parameters = SamplingParams(
+    sampling = SamplingParams(
         max_tokens=plan.max_tokens,
         ignore_eos=True,
         stop_token_ids=None if stop_token is None else [stop_token],
         prompt_logprobs=1 if plan.prompt_logprobs else None,
+        extra_args=_transfer_parameters(plan),
         **_structured_outputs(plan),
     )
     hasher = None
@@ -109,8 +93,8 @@ def make_request(plan: RequestPlan, setup: Setup, **more: Any) -> Request:
     request = Request(
         request_id=plan.request_id,
         prompt_token_ids=plan.prompt(),
-        sampling_params=parameters,
-        pooling_params=None,
+        sampling_params=None if plan.pooled else sampling,
+        pooling_params=PoolingParams(task="embed") if plan.pooled else None,
         block_hasher=hasher,
         **accepted(Request.__init__, eos_token_id=None),
         **more,
@@ -118,47 +102,6 @@ def make_request(plan: RequestPlan, setup: Setup, **more: Any) -> Request:
     if plan.structured:
         request.structured_output_request.grammar = ExactGrammar(plan)
     return request
-
-
-def make_output(
-    request_ids: list[str], rows: list[list[int]], prompt_logprobs: dict[str, int]
-) -> ModelRunnerOutput:
-    """What a worker returns: `rows` of token ids, in the order of `request_ids`.
-
-    `prompt_logprobs` maps a request id to a label, which is written into the tensors so that the
-    receiver can tell which of several deliveries it got.
-    """
-    tensors = {request_id: _logprobs(label) for request_id, label in prompt_logprobs.items()}
-    scores = {
-        request_id: torch.full((1, 1), label) for request_id, label in prompt_logprobs.items()
-    }
-    return ModelRunnerOutput(
-        req_ids=request_ids,
-        req_id_to_index={request_id: row for row, request_id in enumerate(request_ids)},
-        sampled_token_ids=[np.array(row, dtype=int) for row in rows] if ROWS_ARE_ARRAYS else rows,
-        prompt_logprobs_dict=tensors,
-        **accepted(
-            ModelRunnerOutput.__init__,
-            prompt_token_id_logprobs_dict=scores,
-            logprobs=None,
-            pooler_output=[],
-        ),
-    )
-
-
-def prompt_logprobs_labels(engine_output: Any) -> list[int]:
-    """The labels of the prompt logprobs that ride on one EngineCoreOutput (0.31+: two of them)."""
-    tensors = engine_output.new_prompt_logprobs_tensors
-    found = [] if tensors is None else [tensors.logprobs]
-    scores = getattr(engine_output, "prompt_token_id_logprobs", None)
-    if scores is not None:
-        found.append(scores)
-    return [int(tensor[0, 0]) for tensor in found]
-
-
-def labels_per_prompt_logprobs() -> int:
-    """How many labels `prompt_logprobs_labels` finds on an output that carries prompt logprobs."""
-    return 1 + ("prompt_token_id_logprobs_dict" in {f.name for f in fields(ModelRunnerOutput)})
 
 
 def counters_of(request: Request) -> dict[str, int]:
@@ -176,36 +119,68 @@ def free_blocks(scheduler: Scheduler) -> int:
     return scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
 
+@cache
 def supports_sessions() -> bool:
     """Whether this release has resumable requests."""
     return "resumable" in inspect.signature(Request.__init__).parameters
 
 
+@cache
+def supports_grammars() -> bool:
+    """Whether a request makes a place for its grammar by itself: from 0.11.2 on."""
+    return "structured_output_request" not in inspect.signature(Request.__init__).parameters
+
+
+@cache
+def load_failure_policies() -> tuple[str, ...]:
+    """What this release can do when KV fails to load: up to 0.12 there is no choice."""
+    if not hasattr(Scheduler, "_handle_invalid_blocks"):
+        return ()
+    has_choice = "kv_load_failure_policy" in inspect.signature(KVTransferConfig).parameters
+    return ("recompute", "fail") if has_choice else ("recompute",)
+
+
+@cache
+def mixes_pooling() -> bool:
+    """Whether requests that want a vector may share a frame with others: up to 0.12 they may not.
+
+    There a frame that brings a vector lets vLLM look for one in every row.
+    """
+    source = inspect.getsource(Scheduler.update_from_output)
+    return "request.pooling_params and pooler_output" in source
+
+
+@cache
 def recovers_preempted() -> bool:
     """Whether a resumed request's outputs reach the worker: up to 0.11.0 its runner lost them."""
     return "all_token_ids" in {f.name for f in fields(CachedRequestData)}
 
 
+@cache
 def has_model_runner_v2() -> bool:
     """Whether schedulers of this release can plan frames for model runner V2."""
     return "use_v2_model_runner" in inspect.getsource(Scheduler.schedule)
 
 
+@cache
 def staggers_decodes() -> bool:
     """Whether model runner V2 decodes a request only in every n-th of `n` stages' frames."""
     return "next_decode_eligible_step" in inspect.getsource(Scheduler.schedule)
 
 
+@cache
 def drops_stale_frames() -> bool:
     """Whether vLLM itself drops the frames in flight of a request whose KV was reset."""
     return "drop_stale_output" in inspect.getsource(Scheduler.reset_prefix_cache)
 
 
+@cache
 def can_guard_preemption() -> bool:
     """Whether there is a method to hook in when a request is preempted: from 0.12 on."""
     return hasattr(Scheduler, "_preempt_request")
 
 
+@cache
 def drafts_outlive_preemption() -> bool:
     """Whether a preempted request keeps drafts of tokens that are computed again: up to 0.13."""
     return "spec_token_ids" not in inspect.getsource(Scheduler._preempt_request)
@@ -246,63 +221,7 @@ def _structured_outputs(plan: RequestPlan) -> dict[str, Any]:
     return {"structured_outputs": StructuredOutputsParams(regex="the grammar is made by us")}
 
 
-def _logprobs(label: int) -> LogprobsTensors:
-    return LogprobsTensors(
-        logprob_token_ids=torch.zeros((1, 1), dtype=torch.int32),
-        logprobs=torch.full((1, 1), float(label)),
-        selected_token_ranks=torch.zeros(1, dtype=torch.int32),
-    )
-
-
-def _vllm_config(setup: Setup) -> VllmConfig:
-    # `device` and the model are set by hand because nothing can be detected: an unpacked release
-    # has no compiled parts, and there is no model on disk.
-    config = VllmConfig(
-        device_config=DeviceConfig(device="cpu"),
-        scheduler_config=SchedulerConfig(
-            max_model_len=MAX_MODEL_LENGTH,
-            max_num_batched_tokens=setup.token_budget,
-            max_num_seqs=setup.max_requests,
-            **accepted(SchedulerConfig, is_encoder_decoder=False, enable_chunked_prefill=True),
-        ),
-        cache_config=CacheConfig(block_size=BLOCK_SIZE, enable_prefix_caching=setup.prefix_caching),
-    )
-    config.cache_config.num_gpu_blocks = setup.kv_blocks
-    # Platforms without a model switch these off while the configuration is checked.
-    config.scheduler_config.async_scheduling = setup.asynchronous
-    config.scheduler_config.enable_chunked_prefill = True
-    config.scheduler_config.max_num_batched_tokens = setup.token_budget
-    config.scheduler_config.policy = setup.policy
-    config.parallel_config.pipeline_parallel_size = setup.pipeline_stages
-    config.cache_config.enable_prefix_caching = setup.prefix_caching
-    config.model_config = _text_model()
-    if setup.draft_tokens:
-        config.speculative_config = _drafter(setup.draft_tokens)
-    return config
-
-
-def _text_model() -> SimpleNamespace:
-    """The attributes of a ModelConfig that schedulers read, for a plain text model."""
-    return SimpleNamespace(
-        max_model_len=MAX_MODEL_LENGTH,
-        runner_type="generate",
-        skip_tokenizer_init=True,
-        is_encoder_decoder=False,
-        is_diffusion=False,
-        is_multimodal_model=False,
-        supports_multimodal_inputs=False,
-        multimodal_config=None,
-        uses_mrope=False,
-        uses_xdrope=False,
-        uses_xdrope_dim=0,
-        enable_return_routed_experts=False,
-        return_sampling_mask=False,
-    )
-
-
-def _drafter(draft_tokens: int) -> SpeculativeConfig:
-    # Its own constructor wants a model to draft for; its methods only read these two fields.
-    drafter = object.__new__(SpeculativeConfig)
-    drafter.method = "eagle"
-    drafter.num_speculative_tokens = draft_tokens
-    return drafter
+def _transfer_parameters(plan: RequestPlan) -> dict[str, Any] | None:
+    if not plan.offered:
+        return None
+    return {"kv_transfer_params": {"offered_tokens": plan.offered, "waits": plan.waits}}

@@ -21,7 +21,8 @@ from tests.scheduler.families import (
     make_workload,
 )
 from tests.scheduler.guarding import guarded
-from tests.scheduler.simulator import Run, simulate
+from tests.scheduler.record import Run
+from tests.scheduler.simulator import simulate
 from tests.scheduler.verdicts import LOST_LOGPROBS, Verdict, judge
 from vllm_guard import runtime
 
@@ -136,9 +137,9 @@ def run_arm(
         for family in filter(applies, families):
             tallies = result["families"][family] = {}
             for pipeline in pipelines:
-                before = _triggers()
+                before = triggers()
                 tally = run_family(family, pipeline, seeds)
-                tally.triggers = _triggers() - before
+                tally.triggers = triggers() - before
                 tallies[str(pipeline)] = tally.to_json()
         result["states"] = {
             name: guard["state"] for name, guard in vllm_guard.status()["guards"].items()
@@ -149,7 +150,8 @@ def run_arm(
     return result
 
 
-def _triggers() -> Counter[str]:
+def triggers() -> Counter[str]:
+    """How often each guard has acted since it was registered, by reason and action."""
     return Counter(
         {
             f"{name}:{reason}:{action}": count

@@ -47,13 +47,15 @@ class Device:
     """KV blocks and the model.
 
     `truth` knows the right tokens, `seed` decides which drafts are accepted. `wrong_reads` are
-    requests that attended to wrong KV, with what was found, each once.
+    requests that attended to wrong KV, with what was found, each once. `excused` are requests that
+    had to, as theirs could not be loaded: what they sample is garbage, and is judged where it ends.
     """
 
     truth: Truth
     seed: int
     blocks: dict[int, list[Token]] = field(default_factory=dict)
     wrong_reads: dict[str, str] = field(default_factory=dict)
+    excused: set[str] = field(default_factory=set)
 
     def run(self, work: Work) -> list[int]:
         """Compute `work` and return what is sampled; empty for an unfinished prefill."""
@@ -66,6 +68,11 @@ class Device:
             return [BOGUS_TOKEN]
         first = work.certain_end
         return [self.truth.token(work.key, first + step) for step in range(accepted + 1)]
+
+    def load(self, key: int, blocks: list[int], start: int, end: int) -> None:
+        """Have right KV from elsewhere at the positions from `start` to `end` of segment `key`."""
+        for position in range(start, end):
+            self._put(blocks, position, self.truth.token(key, position))
 
     def _accepted(self, work: Work) -> int:
         if not work.drafts:
@@ -87,12 +94,14 @@ class Device:
         ]
         certain = work.tokens[: len(work.tokens) - work.drafts]
         for position, token in enumerate(certain + guesses, work.start):
-            index, offset = divmod(position, BLOCK_SIZE)
-            if index >= len(work.blocks):
+            if position // BLOCK_SIZE >= len(work.blocks):
                 self._blame(work, f"position {position} has no KV block")
                 return
-            block = self.blocks.setdefault(work.blocks[index], [None] * BLOCK_SIZE)
-            block[offset] = token
+            self._put(work.blocks, position, token)
+
+    def _put(self, blocks: list[int], position: int, token: Token) -> None:
+        index, offset = divmod(position, BLOCK_SIZE)
+        self.blocks.setdefault(blocks[index], [None] * BLOCK_SIZE)[offset] = token
 
     def _reads_right(self, work: Work) -> bool:
         found: list[Token] = []
@@ -111,4 +120,5 @@ class Device:
         return False
 
     def _blame(self, work: Work, problem: str) -> None:
-        self.wrong_reads.setdefault(work.request_id, problem)
+        if work.request_id not in self.excused:
+            self.wrong_reads.setdefault(work.request_id, problem)

@@ -76,6 +76,8 @@ class Setup:
     of drafts per decode (0: no speculative decoding). `kv_blocks` includes vLLM's null block.
     `model_runner_v2` chooses the worker that frames are meant for: it gets resumed requests as new.
     `policy` is vLLM's scheduling policy; `pipeline_stages` is its pipeline parallel size.
+    `kv_load_failures` is what vLLM does when KV cannot be loaded, `recompute` or `fail`; with none
+    there is nothing to load from.
     """
 
     asynchronous: bool = True
@@ -88,6 +90,7 @@ class Setup:
     model_runner_v2: bool = False
     policy: str = "fcfs"
     pipeline_stages: int = 1
+    kv_load_failures: str = ""
 
 
 @dataclass(frozen=True)

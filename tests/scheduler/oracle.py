@@ -19,7 +19,10 @@ class RequestPlan:
     `max_tokens` are in tokens. `arrives_at` is the engine step before which it is added.
     `stops_after` makes its n-th output token a stop token. `shared_prefix` is how many of its
     first prompt tokens it has in common with every other request. `request_id` is the name unless
-    given. `structured` gives it a grammar that allows its expected tokens only.
+    given. `structured` gives it a grammar that allows its expected tokens only. `pooled` asks for a
+    vector instead of tokens: with its prompt computed it ends, and its vector holds the token that
+    would have come next, by which it is judged as the others are. KV of its first `offered` tokens
+    can be loaded; it `waits` for that before it is scheduled.
     """
 
     key: int
@@ -31,6 +34,9 @@ class RequestPlan:
     shared_prefix: int = 0
     prompt_logprobs: bool = False
     structured: bool = False
+    pooled: bool = False
+    offered: int = 0
+    waits: bool = True
     request_id: str = field(default="")
 
     def __post_init__(self) -> None:
@@ -44,6 +50,7 @@ class RequestPlan:
     def expected_tokens(self) -> list[int]:
         """The output tokens that a right engine delivers, in order."""
         count = self.max_tokens if self.stops_after is None else self.stops_after
+        count = 1 if self.pooled else count
         return [token_at(self.key, self.prompt_length + step) for step in range(count)]
 
     def stop_token(self) -> int | None:
@@ -52,7 +59,7 @@ class RequestPlan:
 
     def expected_finish_reason(self) -> str:
         """`stop` or `length`, as vLLM spells them."""
-        return "length" if self.stops_after is None else "stop"
+        return "length" if self.stops_after is None and not self.pooled else "stop"
 
 
 def token_at(key: int, position: int) -> int:

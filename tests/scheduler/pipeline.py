@@ -21,10 +21,10 @@ from tests.scheduler.adapter import (
     free_blocks,
     make_request,
     make_scheduler,
-    prompt_logprobs_labels,
 )
 from tests.scheduler.experiment import Meddler, Setup
 from tests.scheduler.oracle import RequestPlan
+from tests.scheduler.outputs import prompt_logprobs_labels
 from tests.scheduler.worker import Worker
 
 MAX_STEPS = 400

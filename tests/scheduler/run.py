@@ -10,9 +10,9 @@ import argparse
 import vllm
 
 from tests.releases.isolated import print_result
-from tests.scheduler.adapter import labels_per_prompt_logprobs
 from tests.scheduler.arms import run_arm
 from tests.scheduler.experiment import Arm
+from tests.scheduler.outputs import labels_per_prompt_logprobs
 from tests.scheduler.scenarios import SCENARIOS
 
 

@@ -16,7 +16,8 @@ from tests.scheduler.adapter import pipeline_stages, supports_sessions
 from tests.scheduler.campaign import applies
 from tests.scheduler.families import make_workload
 from tests.scheduler.guarding import guarded
-from tests.scheduler.simulator import Run, simulate
+from tests.scheduler.record import Run
+from tests.scheduler.simulator import simulate
 from tests.scheduler.verdicts import judge
 
 # What runs while vLLM does: rules, ledger, rows, net. Not what registers, reports or logs.

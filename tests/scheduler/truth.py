@@ -6,25 +6,25 @@ drops; so positions count from the start of the session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tests.scheduler.oracle import token_at
 from tests.scheduler.workloads import Client
 
 
 class Truth:
-    """The right tokens of all `clients`, by the key of the segment that is being answered."""
+    """The right tokens of all clients, by the key of the segment that is being answered."""
 
-    def __init__(self, clients: Iterable[Client]) -> None:
+    def __init__(self) -> None:
         self._inputs: dict[int, list[int]] = {}
         self._offsets: dict[int, int] = {}
-        for client in clients:
-            known: list[int] = []
-            for segment in client.segments:
-                plan = segment.plan
-                self._offsets[plan.key] = len(known)
-                self._inputs[plan.key] = known = known + plan.prompt()
-                known = known + plan.expected_tokens()[:-1]
+
+    def add(self, client: Client) -> None:
+        """Know what `client` will ask for."""
+        known: list[int] = []
+        for segment in client.segments:
+            plan = segment.plan
+            self._offsets[plan.key] = len(known)
+            self._inputs[plan.key] = known = known + plan.prompt()
+            known = known + plan.expected_tokens()[:-1]
 
     def token(self, key: int, position: int) -> int:
         """The token at `position` of the request or session that segment `key` belongs to."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.scheduler.simulator import Conversation, Run
+from tests.scheduler.record import Conversation, Run
 
 LOST_LOGPROBS = "prompt logprobs"
 
@@ -36,9 +36,9 @@ class Verdict:
         return [kind for kind, value in found.items() if value]
 
 
-def judge(run: Run) -> Verdict:
-    """Look at everything that `run` recorded."""
-    is_cut_short = bool(run.crash) or run.stalled
+def judge(run: Run, so_far: bool = False) -> Verdict:
+    """Look at everything that `run` recorded; `so_far` if it has not come to its end yet."""
+    is_cut_short = so_far or bool(run.crash) or run.stalled
     return Verdict(
         crash=run.crash,
         wrong=[talk.client.name for talk in run.conversations if not _is_right(talk, is_cut_short)],

@@ -20,7 +20,8 @@ class Known:
 
     `prompt_length` includes a session's earlier segments. `tokens` are the known ones, prompt and
     outputs, none where only a placeholder is there. `prefill_length` is V2's: the tokens it was
-    given. `drafts_before` is V1's: drafts in the request's last frame, if it delivered.
+    given. `drafts_before` is V1's: drafts in the request's last frame, if it delivered. `pooled`: a
+    vector is wanted, and nothing is sampled.
     """
 
     key: int
@@ -29,6 +30,7 @@ class Known:
     computed: int
     blocks: list[int]
     wants_prompt_logprobs: bool
+    pooled: bool = False
     prefill_length: int = 0
     drafts_before: int = 0
     last_sampled: Token = None
@@ -115,6 +117,9 @@ class ViewV1(View):
         known.drafts_before = 0
         if row.outputs is not None:
             del known.tokens[known.prompt_length + row.outputs :]
+            if not row.outputs:
+                # Nothing is awaited either: what was sampled has been dropped.
+                self.previous.pop(row.request_id, None)
         known.blocks = row.new_blocks if row.resumed else known.blocks + row.new_blocks
         if row.request_id not in self.batch and row.outputs and row.all_tokens is not None:
             self._recover(known, row.all_tokens, row.outputs)
@@ -250,11 +255,13 @@ def _preempted_ids(output: Any) -> set[str]:
 
 
 def _newcomer(new: Any, tokens: list[int]) -> Known:
+    pooled = new.sampling_params is None
     return Known(
         key=owner_of(new.prompt_token_ids[-1]),
         prompt_length=len(new.prompt_token_ids),
         tokens=list(tokens),
         computed=new.num_computed_tokens,
         blocks=list(new.block_ids[0]),
-        wants_prompt_logprobs=new.sampling_params.prompt_logprobs is not None,
+        wants_prompt_logprobs=not pooled and new.sampling_params.prompt_logprobs is not None,
+        pooled=pooled,
     )

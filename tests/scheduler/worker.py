@@ -14,9 +14,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.scheduler.adapter import make_output
 from tests.scheduler.experiment import EARLY_LOGPROBS, FINAL_LOGPROBS, Faults
 from tests.scheduler.oracle import BOGUS_TOKEN, owner_of, token_at
+from tests.scheduler.outputs import make_output
 
 
 @dataclass(eq=False)
