@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import socket
 import subprocess
 import time
@@ -114,6 +115,22 @@ class Server:
     def workers(self) -> set[EngineProcess]:
         """Return the worker processes that are running now."""
         return self._processes("Worker")
+
+    def processes(self) -> dict[EngineProcess, str]:
+        """Return what each of the server's processes that are running now is."""
+        return {
+            EngineProcess(process.pid, process.create_time()): self._role(process)
+            for process in self._family()
+        }
+
+    def _role(self, process: psutil.Process) -> str:
+        assert self._process is not None
+        if process.pid == self._process.pid:
+            return "APIServer"
+        if _is_resource_tracker(process):
+            return "resource tracker"
+        title = re.match(r"VLLM::(\w+)", _command(process))
+        return title[1] if title else "other"
 
     def _processes(self, title: str) -> set[EngineProcess]:
         return {
