@@ -43,6 +43,13 @@ def matrix(session: nox.Session) -> None:
 
 
 @nox.session(python=False)
+def soak(session: nox.Session) -> None:
+    """Ten minutes of a real engine under traffic and faults: nothing of it may keep growing."""
+    arguments = session.posargs or ["--minutes", "10"]
+    session.run(sys.executable, "-m", "tests.engine.soak", *arguments)
+
+
+@nox.session(python=False)
 def verdicts(session: nox.Session) -> None:
     """Ask every release for its verdicts, by source and by running it; write what they say."""
     session.run(sys.executable, "-m", "tests.releases.verdicts", *session.posargs)
