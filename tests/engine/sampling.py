@@ -13,6 +13,7 @@ from tests.engine.soaked import StateSize
 from tests.engine.steadiness import Course, Sample
 
 INTERVAL = 1.0
+MEMORY = ("Rss", "Pss", "Anonymous")
 
 
 class Sampler:
@@ -87,9 +88,9 @@ def sample(pid: int, seconds: float) -> Sample:
     folder = Path("/proc", str(pid))
     # Not statm: the kernel keeps that in parts for each core, and adds up rarely.
     memory = (folder / "smaps_rollup").read_text()
-    rss, pss = (int(re.findall(rf"^{name}: +(\d+) kB", memory, re.M)[0]) for name in ("Rss", "Pss"))
+    sizes = (int(re.findall(rf"^{kind}: +(\d+) kB", memory, re.MULTILINE)[0]) for kind in MEMORY)
     descriptors, threads = (len(list((folder / kind).iterdir())) for kind in ("fd", "task"))
-    return Sample(seconds, rss, pss, descriptors, threads)
+    return Sample(seconds, *sizes, descriptors, threads)
 
 
 def state_size(folder: Path) -> StateSize:

@@ -26,6 +26,7 @@ class Sample(NamedTuple):
         seconds: Since when, is the same for all samples of a process.
         rss: Resident memory in KiB.
         pss: The same, with shared pages divided among those who share them.
+        anonymous: The part of it that is no file's: heaps and stacks.
         descriptors: Open ones.
         threads: Running or not.
     """
@@ -33,6 +34,7 @@ class Sample(NamedTuple):
     seconds: float
     rss: int
     pss: int
+    anonymous: int
     descriptors: int
     threads: int
 

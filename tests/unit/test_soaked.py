@@ -30,7 +30,9 @@ def tally() -> Tally:
 
 
 def course(growth: int = 0) -> Course:
-    return Course("one", [Sample(second, 1000 + growth * second, 0, 5, 5) for second in range(60)])
+    return Course(
+        "one", [Sample(second, 1000 + growth * second, 0, 0, 5, 5) for second in range(60)]
+    )
 
 
 def good() -> Soaked:

@@ -23,7 +23,7 @@ def course(
         "EngineCore (pid 7)",
         [
             Sample(
-                second, round(rss(second)), 0, round(descriptors(second)), round(threads(second))
+                second, round(rss(second)), 0, 0, round(descriptors(second)), round(threads(second))
             )
             for second in range(SECONDS)
         ],
