@@ -21,6 +21,8 @@ START_SECONDS = 240
 STOP_SECONDS = 15
 CLEANING_SECONDS = 5
 HEALTHY = "200"
+# So few tokens a step that every long prompt takes several chunks.
+BATCHED_TOKENS = 128
 
 
 class ServerFailed(Exception):
@@ -184,8 +186,7 @@ class Server:
             "--dtype": "float32",
             "--max-model-len": "1024",
             "--max-num-seqs": "16",
-            # So few tokens a step that every long prompt takes several chunks.
-            "--max-num-batched-tokens": "128",
+            "--max-num-batched-tokens": str(BATCHED_TOKENS),
         }
         # Without prefix caching a prompt is computed in full, and in chunks, each time it is sent.
         switches = ["--enforce-eager", "--enable-chunked-prefill", "--no-enable-prefix-caching"]

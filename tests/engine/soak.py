@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 from demo.report import show_table
@@ -27,7 +28,7 @@ from tests.engine.scrape import Scrape, scrape
 from tests.engine.server import FAULTS_FOLDER, Server
 from tests.engine.soaked import Soaked
 from tests.engine.steadiness import Course, Sample
-from tests.engine.traffic import Traffic
+from tests.engine.traffic import Traffic, warm_up
 from tests.faults.engine_faults.records import read_records
 from tools.environment import CHECKOUT
 
@@ -66,6 +67,7 @@ def soak(model: Path, arm: Arm, minutes: float, folder: Path) -> Soaked:
     records.mkdir(parents=True)
     environment = _environment(arm, records, state)
     with Server(Path(sys.executable), model, log, arm.options(), environment) as server:
+        warm_up(server.port)
         sampler = Sampler(server, state)
         with Traffic(server.port) as traffic:
             scrapes = _watch(server, sampler, traffic, 60 * minutes)
@@ -109,11 +111,14 @@ def _watch(server: Server, sampler: Sampler, traffic: Traffic, seconds: float) -
     """Look at the server while there is traffic; end early if there is none any more."""
     begin = time.monotonic()
     scrapes = [scrape(server.port)]
-    while traffic.goes_on and (passed := time.monotonic() - begin) < seconds:
+    for moment in count(begin, INTERVAL):
+        time.sleep(max(0.0, moment - time.monotonic()))
+        passed = time.monotonic() - begin
+        if passed >= seconds or not traffic.goes_on:
+            break
         sampler.sample()
         if passed >= SCRAPE_SECONDS * len(scrapes):
             scrapes += _scraped(server)
-        time.sleep(INTERVAL)
     return scrapes
 
 
@@ -156,8 +161,8 @@ def show(soaked: Soaked) -> None:
 def _row(role: str, course: Course) -> tuple[str, ...]:
     first, last = course.samples[0], course.samples[-1]
 
-    def counts(count: Callable[[Sample], int]) -> str:
-        return f"{count(first)}/{max(map(count, course.samples))}/{count(last)}"
+    def counts(number: Callable[[Sample], int]) -> str:
+        return f"{number(first)}/{max(map(number, course.samples))}/{number(last)}"
 
     return (
         role,

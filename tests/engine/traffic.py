@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 
-from tests.engine.load import Request, crowd, hang_up, mixed_rounds, send
+from tests.engine.load import Completion, Request, crowd, hang_up, mixed_rounds, send
+from tests.engine.server import BATCHED_TOKENS
 from tests.engine.soaked import Tally
 
 CLIENTS = 12
@@ -18,6 +19,19 @@ def prompts() -> list[Request]:
     """Return the prompts that are sent again and again: long and short ones, streamed and not."""
     mixed = [request for requests in mixed_rounds() for request in requests]
     return [*mixed, *crowd()[:SHORT_PROMPTS]]
+
+
+def warm_up(port: int) -> None:
+    """Have a batch of each possible size computed once.
+
+    oneDNN keeps a program for each layer and size, 200 MiB of them; in traffic the last sizes come
+    up after minutes only, and a worker would not look steady before.
+
+    Args:
+        port: Of the server.
+    """
+    for size in range(1, BATCHED_TOKENS + 1):
+        send(port, Completion(f"size-{size}", (3,) * size, 1, stream=False), f"size.{size}")
 
 
 class Traffic:
