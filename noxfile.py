@@ -49,6 +49,12 @@ def machine(session: nox.Session) -> None:
     session.run(sys.executable, "-m", "tests.scheduler.machine", *arguments)
 
 
+def soak(session: nox.Session) -> None:
+    """Ten minutes of a real engine under traffic and faults: nothing of it may keep growing."""
+    arguments = session.posargs or ["--minutes", "10"]
+    session.run(sys.executable, "-m", "tests.engine.soak", *arguments)
+
+
 @nox.session(python=False)
 def verdicts(session: nox.Session) -> None:
     """Ask every release for its verdicts, by source and by running it; write what they say."""

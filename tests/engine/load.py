@@ -6,8 +6,10 @@ import http.client
 import json
 import random
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -141,21 +143,80 @@ def send_round(port: int, requests: Round) -> list[Answer]:
     """
     together = threading.Barrier(len(requests))
 
-    def send(index: int, request: Request) -> Answer:
+    def send_one(index: int, request: Request) -> Answer:
         together.wait()
-        return _send(port, request, f"round.{len(requests)}.{index}.{request.step}")
+        return send(port, request, f"round.{len(requests)}.{index}.{request.step}")
 
     with ThreadPoolExecutor(len(requests)) as pool:
-        return list(pool.map(send, range(len(requests)), requests))
+        return list(pool.map(send_one, range(len(requests)), requests))
 
 
-def _send(port: int, request: Request, place: str) -> Answer:
+def send(port: int, request: Request, place: str) -> Answer:
     """Send a request and wait for its answer.
 
     Args:
         port: Of the server.
         request: To be sent.
         place: Of the request in its round; the fault plugin finds it in the request's id.
+    """
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    prompt_tokens = None
+    try:
+        with _sent(port, request, place) as connection:
+            response = connection.getresponse()
+            if response.status != http.client.OK:
+                return Answer(request.name, (), f"status {response.status}")
+            for message in _messages(response, request.stream):
+                if "error" in message:
+                    return Answer(request.name, tuple(tokens), str(message["error"]["message"]))
+                for choice in message["choices"]:
+                    tokens += choice["token_ids"] or ()
+                    if choice["logprobs"]:
+                        logprobs += [token["logprob"] for token in choice["logprobs"]["content"]]
+                prompt_tokens = (message.get("usage") or {}).get("prompt_tokens")
+    except (OSError, http.client.HTTPException) as error:
+        return Answer(request.name, (), f"{type(error).__name__}: {error}")
+    error = None
+    if len(tokens) != request.max_tokens:
+        error = f"{len(tokens)} of {request.max_tokens} tokens came"
+    return Answer(request.name, tuple(tokens), error, tuple(logprobs), prompt_tokens)
+
+
+def hang_up(port: int, request: Request, place: str, seconds: float) -> str | None:
+    """Send a request and close the connection before its answer is complete.
+
+    Args:
+        port: Of the server.
+        request: To be sent. A stream is closed once a part of its answer has come.
+        place: As for `send`.
+        seconds: How long to wait before closing the connection of one that is no stream.
+
+    Returns:
+        What went wrong before that, if anything did.
+    """
+    try:
+        with _sent(port, request, place) as connection:
+            if not request.stream:
+                time.sleep(seconds)
+                return None
+            response = connection.getresponse()
+            if response.status != http.client.OK:
+                return f"status {response.status}"
+            message = next(_messages(response, stream=True), None)
+            return None if message and "choices" in message else f"{message} came first"
+    except (OSError, http.client.HTTPException) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def _sent(port: int, request: Request, place: str) -> Iterator[http.client.HTTPConnection]:
+    """Send a request; close its connection at the end, whatever has come until then.
+
+    Args:
+        port: Of the server.
+        request: To be sent.
+        place: As for `send`.
     """
     body = {
         "model": "tiny",
@@ -168,30 +229,11 @@ def _send(port: int, request: Request, place: str) -> Answer:
     }
     headers = {"Content-Type": "application/json", "X-Request-Id": place}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
-    tokens: list[int] = []
-    logprobs: list[float] = []
-    prompt_tokens = None
     try:
         connection.request("POST", request.path, json.dumps(body), headers)
-        response = connection.getresponse()
-        if response.status != http.client.OK:
-            return Answer(request.name, (), f"status {response.status}")
-        for message in _messages(response, request.stream):
-            if "error" in message:
-                return Answer(request.name, tuple(tokens), str(message["error"]["message"]))
-            for choice in message["choices"]:
-                tokens += choice["token_ids"] or ()
-                if choice["logprobs"]:
-                    logprobs += [token["logprob"] for token in choice["logprobs"]["content"]]
-            prompt_tokens = (message.get("usage") or {}).get("prompt_tokens")
-    except (OSError, http.client.HTTPException) as error:
-        return Answer(request.name, (), f"{type(error).__name__}: {error}")
+        yield connection
     finally:
         connection.close()
-    error = None
-    if len(tokens) != request.max_tokens:
-        error = f"{len(tokens)} of {request.max_tokens} tokens came"
-    return Answer(request.name, tuple(tokens), error, tuple(logprobs), prompt_tokens)
 
 
 def _messages(response: http.client.HTTPResponse, stream: bool) -> Iterator[dict[str, Any]]:

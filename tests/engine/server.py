@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import socket
 import subprocess
 import time
@@ -20,6 +21,8 @@ START_SECONDS = 240
 STOP_SECONDS = 15
 CLEANING_SECONDS = 5
 HEALTHY = "200"
+# So few tokens a step that every long prompt takes several chunks.
+BATCHED_TOKENS = 128
 
 
 class ServerFailed(Exception):
@@ -115,6 +118,22 @@ class Server:
         """Return the worker processes that are running now."""
         return self._processes("Worker")
 
+    def processes(self) -> dict[EngineProcess, str]:
+        """Return what each of the server's processes that are running now is."""
+        return {
+            EngineProcess(process.pid, process.create_time()): self._role(process)
+            for process in self._family()
+        }
+
+    def _role(self, process: psutil.Process) -> str:
+        assert self._process is not None
+        if process.pid == self._process.pid:
+            return "APIServer"
+        if _is_resource_tracker(process):
+            return "resource tracker"
+        title = re.match(r"VLLM::(\w+)", _command(process))
+        return title[1] if title else "other"
+
     def _processes(self, title: str) -> set[EngineProcess]:
         return {
             EngineProcess(process.pid, process.create_time())
@@ -167,8 +186,7 @@ class Server:
             "--dtype": "float32",
             "--max-model-len": "1024",
             "--max-num-seqs": "16",
-            # So few tokens a step that every long prompt takes several chunks.
-            "--max-num-batched-tokens": "128",
+            "--max-num-batched-tokens": str(BATCHED_TOKENS),
         }
         # Without prefix caching a prompt is computed in full, and in chunks, each time it is sent.
         switches = ["--enforce-eager", "--enable-chunked-prefill", "--no-enable-prefix-caching"]

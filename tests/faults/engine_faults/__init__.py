@@ -12,6 +12,9 @@ Everything is switched by environment variables; what is not set is not done:
 ``FAULTS_PIL_ONLY``          ``1`` lets vLLM's models do without torchvision where that is missing.
 ``FAULTS_TOKEN_RATE``        Share (0 to 1) of unfinished prefill chunks that return a token.
 ``FAULTS_SEED``              Seed that chooses those chunks (default 0).
+``FAULTS_TOKEN``             The token (default 5). If set, the model must not have it, and what
+                             arrives of it too late for its request is counted, see `gone`.
+``FAULTS_BY_REQUEST``        ``0`` counts tokens, and not for whom: that would grow for hours.
 ``FAULTS_RECORD_DIR``        Folder for the JSON files described in `records`.
 """
 
@@ -28,7 +31,8 @@ from typing import Any
 import wrapt
 
 from .admission import admit_in_order
-from .injection import Injector, inject_into_runner
+from .gone import Gone
+from .injection import BOGUS_TOKEN, Injector, inject_into_runner
 from .observation import observe_engine_core, observe_worker
 from .records import Records
 
@@ -52,10 +56,13 @@ def register() -> None:
     if folder is None:
         return
     records = Records(Path(folder))
+    token = int(os.environ.get("FAULTS_TOKEN", BOGUS_TOKEN))
     injector = Injector(
         rate=float(os.environ.get("FAULTS_TOKEN_RATE", "0")),
         seed=int(os.environ.get("FAULTS_SEED", "0")),
         records=records,
+        token=token,
+        by_request=os.environ.get("FAULTS_BY_REQUEST") != "0",
     )
     wrapt.when_imported("vllm.v1.worker.gpu_model_runner")(
         lambda module: inject_into_runner(module, injector)
@@ -64,6 +71,10 @@ def register() -> None:
     wrapt.when_imported("vllm.v1.worker.worker_base")(
         lambda module: observe_worker(module, records)
     )
+    if "FAULTS_TOKEN" in os.environ:
+        gone = Gone(token, records)
+        wrapt.when_imported("vllm.v1.executor.multiproc_executor")(gone.watch_arrivals)
+        wrapt.when_imported("vllm.v1.engine.core")(gone.watch_bookings)
 
 
 def _allow_async_scheduling(module: Any) -> None:

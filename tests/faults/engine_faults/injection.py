@@ -26,14 +26,27 @@ class Injector:
         rate: Probability that an unfinished chunk returns a token.
         seed: Makes the choice repeatable for a given sequence of batches.
         records: Where the counts go after each batch that held an unfinished chunk.
+        token: That is returned.
+        by_request: Whether to count for each request too, which takes memory for each.
     """
 
-    def __init__(self, rate: float, seed: int, records: Records) -> None:
+    def __init__(
+        self,
+        rate: float,
+        seed: int,
+        records: Records,
+        token: int = BOGUS_TOKEN,
+        *,
+        by_request: bool = True,
+    ) -> None:
         self._rate = rate
         self._random = random.Random(seed)
         self._records = records
+        self._token = token
+        self._counts_by_request = by_request
         self._chunks = 0
-        self._injected: Counter[str] = Counter()
+        self._injected = 0
+        self._by_request: Counter[str] = Counter()
 
     def inject(
         self, rows: list[list[int]], unfinished: Sequence[int], request_ids: Sequence[str]
@@ -50,15 +63,17 @@ class Injector:
                 raise AssertionError(f"row {index} was expected to be empty: {rows[index]}")
             self._chunks += 1
             if self._random.random() < self._rate:
-                rows[index] = [BOGUS_TOKEN]
-                self._injected[request_ids[index]] += 1
+                rows[index] = [self._token]
+                self._injected += 1
+                if self._counts_by_request:
+                    self._by_request[request_ids[index]] += 1
         if unfinished:
             self._records.write(
                 "injected",
                 {
                     "unfinished_chunks": self._chunks,
-                    "injected": self._injected.total(),
-                    "by_request": dict(self._injected),
+                    "injected": self._injected,
+                    "by_request": dict(self._by_request),
                 },
             )
 

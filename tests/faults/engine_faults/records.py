@@ -1,6 +1,7 @@
 """The JSON files that a process under test leaves behind.
 
 ``injected-PID.json``   a worker: unfinished chunks seen, bogus tokens returned, and for whom.
+``gone-PID.json``       EngineCore: bogus tokens that arrived after their request had gone.
 ``scheduler-PID.json``  EngineCore: the scheduler's class, and which of its methods are not vLLM's.
 ``guard-PID.json``      EngineCore: ``vllm_guard.status()`` after the last step that changed it.
 ``runner-PID.json``     a worker: the model runner's class, and whether its gather step is vLLM's.
