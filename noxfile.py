@@ -49,6 +49,7 @@ def machine(session: nox.Session) -> None:
     session.run(sys.executable, "-m", "tests.scheduler.machine", *arguments)
 
 
+@nox.session(python=False)
 def soak(session: nox.Session) -> None:
     """Ten minutes of a real engine under traffic and faults: nothing of it may keep growing."""
     arguments = session.posargs or ["--minutes", "10"]
