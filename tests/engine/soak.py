@@ -42,8 +42,8 @@ WARM_UP_SHARE = 0.5
 SCRAPE_SECONDS = 5.0
 WRITTEN_SECONDS = 1.0
 MEMORY_LIMITS = {"APIServer": 1000.0, "EngineCore": 1000.0, "Worker": 1000.0}
-"""KiB a minute. In its second minute vLLM itself, with neither guards nor faults, still grows by 220
-to 400 (``--unguarded`` prints it); at a thousand requests a minute, 1 KiB kept of each is too much."""
+"""KiB a minute. In its second minute vLLM itself, with neither guards nor faults, still grows by
+220 to 400 (``--unguarded`` prints it); of a thousand requests a minute, 1 KiB each is too much."""
 HEADINGS = (
     "process",
     "samples",
