@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from hypothesis import given, settings
@@ -111,29 +111,42 @@ def triggers() -> int:
     return sum(sum(actions.values()) for actions in counted.values())
 
 
-def judge(runner: str, name: str, prompts: tuple[Prompt, ...], chunk: int, dtype: Any) -> Any:
-    """One scene in all arms."""
+class Step(NamedTuple):
+    """What is run in all arms: requests prefilled together, in chunks of so many tokens."""
+
+    scene: str
+    runner: str
+    prompts: tuple[Prompt, ...]
+    chunk: int
+    dtype: torch.dtype
+
+    def run(self, prompts: tuple[Prompt, ...]) -> Merged:
+        """Prefill ``prompts`` as this step would its own."""
+        return run(self.runner, prompts, self.chunk, self.dtype)
+
+
+def judge(steps: list[Step]) -> list[dict[str, Any]]:
+    """Run each step in all arms, those without the guard first: registering is what takes long."""
     vllm_guard.unpatch()
-    right = run(runner, healthy(prompts), chunk, dtype)
-    if not _is_right(healthy(prompts), right, dtype):
-        # V2 up to 0.23, and V1 up to 0.14, do not take items that overlap, full ones neither.
-        return {"scene": name, "chunk": chunk, "unsupported": True}
-    unguarded = run(runner, prompts, chunk, dtype)
+    right = [step.run(healthy(step.prompts)) for step in steps]
+    unguarded = [step.run(step.prompts) for step in steps]
     vllm_guard.register()
+    return [_judge(*arms) for arms in zip(steps, right, unguarded, strict=True)]
+
+
+def _judge(step: Step, right: Merged, unguarded: Merged) -> dict[str, Any]:
+    where = {"scene": step.scene, "chunk": step.chunk}
+    prompts = step.prompts
+    if not _is_right(healthy(prompts), right, step.dtype):
+        # V2 up to 0.23, and V1 up to 0.14, do not take items that overlap, full ones neither.
+        return {**where, "unsupported": True}
     before = triggers()
-    guarded = run(runner, prompts, chunk, dtype)
+    found = problems(prompts, step.run(prompts), right)
     bad = sum(_cached(prompts, i) < i.placeholders for p in prompts for i in p.items)
-    found = problems(prompts, guarded, right)
     if triggers() - before != bad:
         found.append(f"{triggers() - before} triggers for {bad} bad items")
     silent = unguarded.prompts is not None and bool(problems(prompts, unguarded, right))
-    return {
-        "scene": name,
-        "chunk": chunk,
-        "error": unguarded.error,
-        "silent": silent,
-        "found": found,
-    }
+    return {**where, "error": unguarded.error, "silent": silent, "found": found}
 
 
 def failing_step(runner: str) -> dict[str, Any]:
@@ -149,15 +162,15 @@ def failing_step(runner: str) -> dict[str, Any]:
     return {"unguarded": unguarded.error, "guarded": guarded.error, "changed": guarded.changed}
 
 
-def random_steps(runner: str, examples: int) -> list[str]:
-    """Random requests with random shortages; returns what failed."""
-    failed: list[str] = []
+def random_steps(runner: str, examples: int) -> list[Step]:
+    """Random requests with random shortages."""
+    steps: list[Step] = []
     item = st.tuples(st.integers(0, 12), st.integers(1, 12), st.booleans(), st.integers(0, 3))
     prompt = st.lists(item, min_size=1, max_size=3)
 
     @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
     @given(st.lists(prompt, min_size=1, max_size=4), st.integers(1, 40))
-    def check(batch: list[Any], chunk: int) -> None:
+    def collect(batch: list[Any], chunk: int) -> None:
         prompts = tuple(
             Prompt(
                 f"request-{number}",
@@ -168,29 +181,35 @@ def random_steps(runner: str, examples: int) -> list[str]:
             )
             for number, items in enumerate(batch)
         )
-        found = judge(runner, "random", prompts, chunk, torch.float32)["found"]
-        if found:
-            failed.append(f"{prompts} in chunks of {chunk}: {found}")
+        steps.append(Step("random", runner, prompts, chunk, torch.float32))
 
-    check()
-    return failed[:3]
+    collect()
+    return steps
+
+
+def failures(steps: list[Step]) -> list[str]:
+    """The first steps that do not go as they should with the guard."""
+    judged = zip(steps, judge(steps), strict=True)
+    return [f"{step}: {verdict['found']}" for step, verdict in judged if verdict["found"]][:3]
 
 
 def outcomes(examples: int) -> dict[str, Any]:
     """Run everything on the imported vLLM."""
     runners = ["v1"] if load_modules()[1] is None else ["v1", "v2"]
     results = {
-        f"{runner} {dtype}".replace("torch.", ""): [
-            judge(runner, name, prompts, chunk, dtype)
-            for name, prompts, chunks in scenes()
-            for chunk in chunks
-        ]
+        f"{runner} {dtype}".replace("torch.", ""): judge(
+            [
+                Step(name, runner, prompts, chunk, dtype)
+                for name, prompts, chunks in scenes()
+                for chunk in chunks
+            ]
+        )
         for runner in runners
         for dtype in (torch.float32, torch.bfloat16)
     }
     found = {
         "results": results,
-        "random": {runner: random_steps(runner, examples) for runner in runners},
+        "random": {runner: failures(random_steps(runner, examples)) for runner in runners},
         "failing": {runner: failing_step(runner) for runner in runners},
         "guard": report("mm_merge"),
     }
