@@ -18,8 +18,9 @@ help:
 demo:
 	@$(ENGINE) -m demo
 
+# Two folders at a time: an engine leaves half of two cores idle.
 test: lint engine
-	$(ENGINE) -m pytest -q --timeout=900 tests
+	$(ENGINE) -m pytest -q --timeout=900 -n 2 --no-loadscope-reorder tests
 	$(ENGINE) -m nox
 
 quick:

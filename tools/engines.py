@@ -42,6 +42,7 @@ _ENGINES = (
             "psutil",
             "pytest",
             "pytest-timeout",
+            "pytest-xdist",
             "ruff",
             "wrapt>=1.14,<3",
         ),
