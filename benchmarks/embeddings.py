@@ -15,6 +15,9 @@ import vllm
 
 from benchmarks.gates import Gate
 from benchmarks.paired import ARMS, lines
+from benchmarks.within import STEPS as STEPS_WITHIN
+from benchmarks.within import Function
+from benchmarks.within import lines as lines_within
 from tests.embeddings.step import Item, Placed, Prompt, RunnerV1, RunnerV2, load_modules
 
 ITEMS = (1, 16, 64)
@@ -27,6 +30,7 @@ SETTLING = 5
 ROWS = 64
 """Embeddings of an item: a slice of an image in MiniCPM-V."""
 HIDDEN = 1024
+PART = "gather + merge"
 DTYPE = torch.bfloat16
 
 
@@ -46,22 +50,40 @@ class Prefill:
         cache = {name: torch.rand(ROWS, HIDDEN).to(DTYPE) for name in names}
         runners = {"v1": (RunnerV1, v1), "v2": (RunnerV2, v2)}
         make, module = runners[runner]
+        self.gather_function: Function = {
+            "v1": lambda: (v1.GPUModelRunner, "_gather_mm_embeddings"),
+            "v2": lambda: (v2.EncoderRunner, "gather_mm_embeddings"),
+        }[runner]()
         self.gather = make(module, self.placed, cache)
         self.scheduled = [p.length for p in self.placed]
         self.batch = torch.zeros((sum(self.scheduled), HIDDEN), dtype=DTYPE)
         self.timed_steps()
 
+    def step(self) -> None:
+        """Gather, and merge."""
+        embeddings, mask = self.gather(self.placed, 0, self.scheduled)
+        self.merge_module._merge_multimodal_embeddings(
+            inputs_embeds=self.batch, multimodal_embeddings=embeddings, is_multimodal=mask
+        )
+
+    def settle(self) -> None:
+        """Run the steps that are not counted."""
+        for _ in range(SETTLING):
+            self.step()
+
+    def watched(self) -> dict[str, list[Function]]:
+        """Return what a step calls of vLLM."""
+        return {PART: [self.gather_function, (self.merge_module, "_merge_multimodal_embeddings")]}
+
     def timed_steps(self) -> dict[str, float]:
         """Run steps and return the seconds that a median step takes."""
+        self.settle()
         times = []
-        for _ in range(SETTLING + STEPS):
+        for _ in range(STEPS):
             start = time.perf_counter()
-            embeddings, mask = self.gather(self.placed, 0, self.scheduled)
-            self.merge_module._merge_multimodal_embeddings(
-                inputs_embeds=self.batch, multimodal_embeddings=embeddings, is_multimodal=mask
-            )
+            self.step()
             times.append(time.perf_counter() - start)
-        return {"gather + merge": statistics.median(times[SETTLING:])}
+        return {PART: statistics.median(times)}
 
 
 def main() -> None:
@@ -71,8 +93,9 @@ def main() -> None:
     gate = Gate(parser)
     options = parser.parse_args()
     print(
-        f"vLLM {vllm.__version__}, {options.pairs} pairs of {STEPS} steps, items of {ROWS} rows of"
-        f" {HIDDEN} {DTYPE}, median ratio (quartiles)"
+        f"vLLM {vllm.__version__}, items of {ROWS} rows of {HIDDEN} {DTYPE}, median ratio"
+        f" (quartiles): of {STEPS_WITHIN} steps within the same call, then of {options.pairs} pairs"
+        f" of {STEPS} steps"
     )
     runners = ["v1"] if load_modules()[1] is None else ["v1", "v2"]
     loads = {
@@ -80,10 +103,12 @@ def main() -> None:
         for runner in runners
         for items in ITEMS
     }
-    for line, load, arm, _, ratio in lines(loads, ARMS, options.pairs):
+    for line, load, _, ratio in lines_within(loads):
         print(line, flush=True)
-        if arm == "vllm-guard" and not load.endswith(" 1 items"):
+        if not load.endswith(" 1 items"):
             gate.judge(f"vLLM {vllm.__version__}, {load}", ratio, LIMIT)
+    for line, *_ in lines(loads, ARMS, options.pairs):
+        print(line, flush=True)
     gate.end(options)
 
 

@@ -17,6 +17,9 @@ import vllm
 
 from benchmarks.gates import Gate
 from benchmarks.paired import ARMS, Undo, lines
+from benchmarks.within import STEPS as STEPS_WITHIN
+from benchmarks.within import Function
+from benchmarks.within import lines as lines_within
 from tests.scheduler.adapter import BLOCK_SIZE, Setup, make_request, make_scheduler
 from tests.scheduler.oracle import RequestPlan
 from tests.scheduler.outputs import make_output
@@ -82,6 +85,18 @@ class DecodingEngine:
         self.scheduler.update_from_output(frame, output)
         self.times["update_from_output"].append(time.perf_counter() - start)
 
+    def watched(self) -> dict[str, list[Function]]:
+        """Return the scheduler's methods that a step calls."""
+        return {
+            name: [(next(cls for cls in type(self.scheduler).__mro__ if name in vars(cls)), name)]
+            for name in LIMITS
+        }
+
+    def settle(self) -> None:
+        """Run steps until all frames in flight are known to the guards."""
+        for _ in range(SETTLING):
+            self.step()
+
     def _answer(self, frame: Any) -> Any:
         drafts = frame.scheduled_spec_decode_tokens
         ids = list(frame.num_scheduled_tokens)
@@ -92,8 +107,7 @@ class DecodingEngine:
         if self.steps_left < SETTLING + STEPS:
             self._start_over()
             gc.collect()
-        for _ in range(SETTLING):
-            self.step()
+        self.settle()
         self._forget_times()
         for _ in range(STEPS):
             self.step()
@@ -124,18 +138,18 @@ def main() -> None:
     gate = Gate(parser)
     options = parser.parse_args()
     print(
-        f"vLLM {vllm.__version__}, {options.pairs} pairs of {STEPS} steps, median ratio (quartiles)"
+        f"vLLM {vllm.__version__}, median ratio (quartiles): of {STEPS_WITHIN} steps within the"
+        f" same call, then of {options.pairs} pairs of {STEPS} steps"
     )
     loads = {
         f"{requests:>5} requests {drafts} drafts": partial(DecodingEngine, requests, drafts)
         for requests, drafts in ((256, 0), (1024, 0), (256, 3))
     }
-    for line, load, arm, part, ratio in lines(
-        loads, ARMS | {"naive": patch_naively}, options.pairs
-    ):
+    for line, load, part, ratio in lines_within(loads):
         print(line, flush=True)
-        if arm == "vllm-guard":
-            gate.judge(f"vLLM {vllm.__version__}, {load}, {part}", ratio, LIMITS[part])
+        gate.judge(f"vLLM {vllm.__version__}, {load}, {part}", ratio, LIMITS[part])
+    for line, *_ in lines(loads, ARMS | {"naive": patch_naively}, options.pairs):
+        print(line, flush=True)
     gate.end(options)
 
 
