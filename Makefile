@@ -7,7 +7,7 @@ OLD_ENGINE = $(ENGINE) --engine 0.23.0
 .PHONY: help demo test quick lint engine patches bench
 
 help:
-	@echo "make demo    two faults on real engines: without the guard, with it (16 minutes on two busy cores)"
+	@echo "make demo    two faults on real engines: without the guard, with it (3 minutes on two idle cores)"
 	@echo "make test    everything (the first time it also downloads, and builds environments)"
 	@echo "make quick   unit, runtime and scheduler tests on the installed vLLM (under 2 minutes)"
 	@echo "make lint    ruff and mypy"
