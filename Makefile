@@ -24,7 +24,7 @@ test: lint engine
 	$(ENGINE) -m nox
 
 quick:
-	$(ENGINE) -m pytest -q --timeout=60 -m "not releases and not slow" tests/unit tests/runtime tests/scheduler
+	$(ENGINE) -m pytest -q --timeout=60 -n 2 --dist loadfile --no-loadscope-reorder -m "not releases and not slow" tests/unit tests/runtime tests/scheduler
 
 lint:
 	$(ENGINE) -m ruff check .

@@ -24,7 +24,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each process whole folders: their session fixtures are made once, one engine runs."""
+    """Give each process whole folders: their session fixtures are made once, one engine runs.
+
+    Not where the command line says otherwise (``--dist``).
+    """
+    if config.getvalue("dist") != "load":
+        return None
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFolder(LoadScopeScheduling):
