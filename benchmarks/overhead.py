@@ -84,6 +84,7 @@ class DecodingEngine:
         start = time.perf_counter()
         self.scheduler.update_from_output(frame, output)
         self.times["update_from_output"].append(time.perf_counter() - start)
+        assert len(self.scheduler.running) == len(self.plans), "requests ended meanwhile"
 
     def watched(self) -> dict[str, list[Function]]:
         """Return the scheduler's methods that a step calls."""
@@ -91,11 +92,6 @@ class DecodingEngine:
             name: [(next(cls for cls in type(self.scheduler).__mro__ if name in vars(cls)), name)]
             for name in LIMITS
         }
-
-    def settle(self) -> None:
-        """Run steps until all frames in flight are known to the guards."""
-        for _ in range(SETTLING):
-            self.step()
 
     def _answer(self, frame: Any) -> Any:
         drafts = frame.scheduled_spec_decode_tokens
@@ -107,11 +103,11 @@ class DecodingEngine:
         if self.steps_left < SETTLING + STEPS:
             self._start_over()
             gc.collect()
-        self.settle()
+        for _ in range(SETTLING):
+            self.step()
         self._forget_times()
         for _ in range(STEPS):
             self.step()
-        assert len(self.scheduler.running) == len(self.plans), "requests ended meanwhile"
         return {name: statistics.median(times) for name, times in self.times.items()}
 
 

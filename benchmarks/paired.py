@@ -85,6 +85,12 @@ def ratios(patch: Patch, make_load: MakeLoad, pairs: int) -> dict[str, list[floa
     return found
 
 
+def table_row(load: str, arm: str, part: str, values: list[float]) -> tuple[str, float]:
+    """Return the line of a table that shows median and quartiles of ``values``, and the median."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{load:<24} {arm:<10} {part:<20} {middle:.3f} ({low:.3f} to {high:.3f})", middle
+
+
 def lines(
     loads: dict[str, MakeLoad], arms: dict[str, Patch], pairs: int
 ) -> Iterator[tuple[str, str, str, str, float]]:
@@ -101,6 +107,5 @@ def lines(
     for load, make_load in loads.items():
         for arm, patch in arms.items():
             for part, values in ratios(patch, make_load, pairs).items():
-                low, middle, high = statistics.quantiles(values, n=4)
-                line = f"{load:<24} {arm:<10} {part:<20} {middle:.3f} ({low:.3f} to {high:.3f})"
+                line, middle = table_row(load, arm, part, values)
                 yield line, load, arm, part, middle

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import gc
 import multiprocessing
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -20,9 +19,12 @@ from typing import Any, Protocol
 import wrapt
 
 import vllm_guard
+from benchmarks.paired import table_row
 
 STEPS = 400
 """Of each row: the figure is their median."""
+SETTLING = 8
+"""Steps before those: frames that were in flight while patching are unknown to the guards."""
 
 Function = tuple[type | ModuleType, str]
 """A function that guards wrap, and the class or module that it is in."""
@@ -36,9 +38,6 @@ class Load(Protocol):
 
     def step(self) -> None:
         """Run one step."""
-
-    def settle(self) -> None:
-        """Run as many steps as it takes until the guards know all that is in flight."""
 
 
 class CallTimes:
@@ -95,15 +94,12 @@ def _measure(make_load: Callable[[], Load], results: Any) -> None:
     times = {part: CallTimes(functions) for part, functions in load.watched().items()}
     gc.collect()
     gc.disable()
-    load.settle()
     ratios: dict[str, list[float]] = {part: [] for part in times}
-    for of_part in times.values():
-        of_part.take_ratio()
-    for _ in range(STEPS):
+    for _ in range(SETTLING + STEPS):
         load.step()
         for part, of_part in times.items():
             ratios[part].append(of_part.take_ratio())
-    results.put(ratios)
+    results.put({part: of_part[SETTLING:] for part, of_part in ratios.items()})
 
 
 def lines(loads: dict[str, Callable[[], Load]]) -> Iterator[tuple[str, str, str, float]]:
@@ -122,7 +118,6 @@ def lines(loads: dict[str, Callable[[], Load]]) -> Iterator[tuple[str, str, str,
         process = context.Process(target=_measure, args=(make_load, results))
         process.start()
         for part, ratios in results.get().items():
-            low, middle, high = statistics.quantiles(ratios, n=4)
-            line = f"{load:<24} {'same call':<10} {part:<20} {middle:.3f} ({low:.3f} to {high:.3f})"
+            line, middle = table_row(load, "same call", part, ratios)
             yield line, load, part, middle
         process.join()
