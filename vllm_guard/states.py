@@ -48,6 +48,8 @@ class State(_Word):
     """Wrapping failed; what was wrapped has been put back."""
     DISARMED = "disarmed"
     """Too many errors of our own; every call passes through."""
+    NOT_LOADED = "not loaded"
+    """vLLM does not load vllm-guard in this environment; only commands say so."""
 
 
 class Mode(_Word):

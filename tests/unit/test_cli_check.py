@@ -64,6 +64,37 @@ class TestGates:
         for message in messages(gate.cannot_apply(known)):
             assert "is needed and not in force: failed, because" in message
 
+    def test_what_vllm_does_not_load_is_not_in_force_and_no_bug_to_report(self) -> None:
+        known = Known(found(Verdict.NEEDED), None, states("not loaded"))
+        shown = messages(gate.cannot_apply(known))
+        assert shown == [
+            f"{guard}: is needed and not in force: not loaded, because" for guard in FAULTS
+        ]
+
+    @pytest.mark.parametrize(
+        ("state", "mode", "words"),
+        [("off", "off", "is switched off"), ("observing", "observe", "only observes")],
+    )
+    def test_a_needed_guard_that_is_switched_off_is_a_warning(
+        self, state: str, mode: str, words: str
+    ) -> None:
+        known = Known(found(Verdict.NEEDED), None, states(state, mode))
+        assert messages(gate.cannot_apply(known)) == []
+        shown = messages(gate.switched_off(known))
+        assert len(shown) == len(FAULTS)
+        for guard, message in zip(FAULTS, shown, strict=True):
+            assert message.startswith(f"{guard}: is needed and {words}")
+            assert f"unset VLLMGUARD_{guard.upper()} and VLLMGUARD" in message
+
+    @pytest.mark.parametrize("verdict", [Verdict.FIXED, Verdict.ABSENT])
+    def test_switching_off_what_is_not_needed_is_no_warning(self, verdict: Verdict) -> None:
+        known = Known(found(verdict), None, states("off", "off"))
+        assert messages(gate.switched_off(known)) == []
+
+    def test_a_forced_guard_has_to_be_in_force(self) -> None:
+        known = Known(found(Verdict.UNKNOWN), None, states("failed", "force"))
+        assert len(messages(gate.cannot_apply(known))) == len(FAULTS)
+
     def test_source_and_behaviour_must_agree_and_what_was_run_counts(self) -> None:
         static = found(Verdict.NEEDED)
         live = found(Verdict.NEEDED, one_row=Verdict.FIXED)
@@ -162,13 +193,27 @@ def test_what_was_expected_differently_is_a_finding(site: Site) -> None:
     assert "clamp was expected to be fixed and is needed" in finding
 
 
-def test_warnings_are_findings_if_strict(site: Site) -> None:
-    arguments = {"VLLM_PLUGINS": "lora, vllm_guard"}
-    loose = site.run("check", **arguments)
-    strict = site.run("check", "--strict", **arguments)
+@pytest.mark.parametrize("switch", ["VLLMGUARD", "VLLMGUARD_CLAMP"])
+def test_warnings_are_findings_if_strict(site: Site, switch: str) -> None:
+    """Here that a guard is needed and switched off: it may be meant, and must not be forgotten."""
+    loose = site.run("check", **{switch: "off"})
+    strict = site.run("check", "--strict", **{switch: "off"})
     assert (loose.returncode, strict.returncode) == (0, 1)
-    assert any("VLLM_PLUGINS" in line for line in lines(loose) if line.startswith("warning: "))
-    assert any("VLLM_PLUGINS" in line for line in lines(strict) if line.startswith("finding: "))
+    told = "clamp: is needed and is switched off"
+    assert [line for line in lines(loose) if line.startswith(f"warning: {told}")]
+    assert lines(loose)[-1] == "no finding, but warnings"
+    assert [line for line in lines(strict) if line.startswith(f"finding: {told}")]
+
+
+def test_an_allow_list_that_keeps_us_out_is_a_finding(site: Site) -> None:
+    """Nothing would be guarded, whatever the process that was asked could do."""
+    ended = site.run("check", VLLM_PLUGINS="lora, vllm_guard")
+    shown = lines(ended)
+    assert ended.returncode == 1
+    assert any(line.split() == ["clamp", "needed", "not", "loaded"] for line in shown)
+    (finding,) = [line for line in shown if line.startswith("finding: clamp: ")]
+    assert "VLLM_PLUGINS='lora, vllm_guard' keeps vllm-guard out: add vllm_guard to it" in finding
+    assert "report" not in finding
 
 
 def test_json_is_the_document_of_audit_with_findings(site: Site) -> None:

@@ -116,9 +116,10 @@ def test_an_allow_list_that_keeps_us_out_is_a_warning(site: Site, allowed: str) 
     """vLLM compares exactly: a stray space or another spelling is enough."""
     site.add_vllm()
     site.add_distribution("vllm-guard", "", ENTRY_POINT)
-    assert f"VLLM_PLUGINS={allowed!r} keeps vllm-guard out" in warnings(
-        site.run("status", VLLM_PLUGINS=allowed)
-    )
+    ended = site.run("status", VLLM_PLUGINS=allowed)
+    assert f"VLLM_PLUGINS={allowed!r} keeps vllm-guard out" in warnings(ended)
+    shown = [line.split() for line in ended.stdout.splitlines()]
+    assert ["clamp", "mode", "auto", "verdict", "needed", "state", "not", "loaded"] in shown
 
 
 def test_two_distributions_that_install_vllm_are_a_warning(site: Site) -> None:

@@ -31,8 +31,9 @@ def add_parser(commands: Subparsers) -> None:
         "check",
         help="the gate for CI: exit code 1 if there is something to do",
         description="Judges the vLLM of this Python by its source and by running it. A finding is"
-        " a guard that is not certain of its verdict or not in force where it is needed, source"
-        " and behaviour that disagree, and what the options name.",
+        " a guard that is not certain of its verdict or cannot act where it is needed, source and"
+        " behaviour that disagree, and what the options name. Guards that are needed and switched"
+        " off are warnings.",
         epilog="Exit code: 0 nothing to do, 1 a finding, 2 it could not be checked.",
     )
     parser.add_argument(
@@ -60,9 +61,7 @@ def add_parser(commands: Subparsers) -> None:
         default=[],
         help="ask only this: is the upstream fix in this build? (may be repeated)",
     )
-    parser.add_argument(
-        "--strict", action="store_true", help="warnings about the environment are findings too"
-    )
+    parser.add_argument("--strict", action="store_true", help="warnings are findings too")
     parser.add_argument("--format", choices=list(FORMATS), default="text")
     parser.set_defaults(run=run)
 
@@ -84,15 +83,15 @@ def run(options: argparse.Namespace) -> Output:
                 gate.disagreeing(known),
                 gate.counted_as_finding(known, fail_on),
                 gate.unexpected(known, expectations),
-                (Complaint("", warning) for warning in warnings if options.strict),
+                warnings if options.strict else (),
             )
         )
     checked = Checked(options.build or "installed", judged, known, complaints, warnings)
     return Output(FORMATS[options.format](checked), FOUND if complaints else 0)
 
 
-def _look(given: str | None) -> tuple[JudgedBuild, Known, list[str]]:
-    """Return what is known of a build, and what is to be said of the environment."""
+def _look(given: str | None) -> tuple[JudgedBuild, Known, list[Complaint]]:
+    """Return what is known of a build, and the warnings about the environment."""
     if given is not None:
         judged = _judge(builds.path_of(given))
         return judged, Known(judged.findings), []
@@ -103,7 +102,8 @@ def _look(given: str | None) -> tuple[JudgedBuild, Known, list[str]]:
         judged = _judge(folder)
         process = asked.result()
     known = Known(judged.findings, process.findings, process.guards)
-    return judged, known, [*_warnings(), *process.warnings]
+    around = [Complaint("", warning) for warning in (*_warnings(), *process.warnings)]
+    return judged, known, [*around, *gate.switched_off(known)]
 
 
 def _judge(path: Path) -> JudgedBuild:

@@ -18,6 +18,12 @@ def warnings() -> Iterator[str]:
     if len(found) > 1:
         names = ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
         yield f"{len(found)} distributions install vllm ({names}): uninstall all but one"
+    yield from not_loaded()
+    yield from _lost_with_ray()
+
+
+def not_loaded() -> Iterator[str]:
+    """Yield each reason for which vLLM would not load vllm-guard, and what to do about it."""
     plugins = metadata.entry_points(group="vllm.general_plugins")
     if _ENTRY_POINT not in {plugin.name for plugin in plugins}:
         yield (
@@ -31,7 +37,6 @@ def warnings() -> Iterator[str]:
             f"VLLM_PLUGINS={allowed!r} keeps vllm-guard out: add {_ENTRY_POINT} to it, without"
             f" spaces around the commas"
         )
-    yield from _lost_with_ray()
 
 
 def _lost_with_ray() -> Iterator[str]:

@@ -18,7 +18,7 @@ Findings = dict[str, dict[str, Finding]]
 
 _HARMLESS = (Verdict.FIXED, Verdict.ABSENT)
 _NOT_CERTAIN = (Verdict.UNKNOWN, Verdict.FOREIGN)
-_IN_FORCE = (State.APPLIED, State.OBSERVING, State.OFF)
+_IN_FORCE = (State.APPLIED, State.OBSERVING)
 _REPORT = "report it with what `vllm-guard report` prints"
 
 
@@ -141,10 +141,13 @@ def parse_verdict(word: str) -> Verdict:
 
 
 def cannot_apply(known: Known) -> Iterator[Complaint]:
-    """Complain of guards whose verdict is not certain, or that are needed and not in force."""
+    """Complain of guards whose verdict is not certain, or that are needed and cannot act.
+
+    What the user has switched off himself is no complaint: see `switched_off`.
+    """
     for guard in FAULTS:
         found = known.guards.get(guard, {})
-        mode = found.get("mode")
+        mode, state = found.get("mode"), found.get("state")
         if mode == Mode.OFF:
             continue
         doubts = known.evidence(guard, _NOT_CERTAIN)
@@ -154,13 +157,26 @@ def cannot_apply(known: Known) -> Iterator[Complaint]:
                 f"does not act on what it is not certain of ({doubts}): look at that code, or"
                 f" {_REPORT}; {guard_variable(guard)}=force applies it nevertheless",
             )
-        elif known.verdict(guard) is Verdict.NEEDED and found.get("state", "") not in (
-            *_IN_FORCE,
-            "",
+        elif known.verdict(guard) not in _HARMLESS and state not in (*_IN_FORCE, None):
+            what_next = "" if state == State.NOT_LOADED else f"; {_REPORT}"
+            yield Complaint(
+                guard, f"is needed and not in force: {state}, {found['detail']}{what_next}"
+            )
+
+
+def switched_off(known: Known) -> Iterator[Complaint]:
+    """Complain of guards that are needed and that the user's switches keep from acting."""
+    for guard in FAULTS:
+        found = known.guards.get(guard, {})
+        mode, state = found.get("mode"), found.get("state")
+        if known.verdict(guard) is Verdict.NEEDED and (
+            mode == Mode.OFF or state == State.OBSERVING
         ):
+            does = "is switched off" if mode == Mode.OFF else "only observes"
             yield Complaint(
                 guard,
-                f"is needed and not in force: {found['state']}, {found['detail']}; {_REPORT}",
+                f"is needed and {does}, so the fault has its way; unset"
+                f" {guard_variable(guard)} and VLLMGUARD to have it act",
             )
 
 

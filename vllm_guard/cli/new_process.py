@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vllm_guard import installed
+from vllm_guard.cli import environment
 from vllm_guard.cli.errors import CommandError
-from vllm_guard.states import Finding, Verdict
+from vllm_guard.states import Finding, State, Verdict
 
 _TIMEOUT = 300.0
 _COMMAND = "from vllm_guard.probes.live import main; main()"
@@ -23,7 +24,8 @@ class NewProcess(NamedTuple):
     Args:
         findings: By guard and fault, what running the unpatched code has shown.
         failed: Why a module could not be imported, by its name.
-        guards: What `vllm_guard.status` then says of each guard.
+        guards: What `vllm_guard.status` then says of each guard; state `State.NOT_LOADED` where
+            vLLM would not have loaded them.
     """
 
     findings: dict[str, dict[str, Finding]]
@@ -90,7 +92,17 @@ def _parsed(report: dict[str, Any], last_line: str) -> NewProcess:
         guard: {fault: Finding(Verdict(verdict), why) for fault, (verdict, why) in faults.items()}
         for guard, faults in report["findings"].items()
     }
-    return NewProcess(findings, report["failed"], report["process"]["guards"])
+    return NewProcess(findings, report["failed"], _as_loaded_by_vllm(report["process"]["guards"]))
+
+
+def _as_loaded_by_vllm(guards: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what guards do, or would do if vLLM did not refuse to load them as we just did."""
+    reasons = "; ".join(environment.not_loaded())
+    refused = {"state": str(State.NOT_LOADED), "detail": reasons} if reasons else {}
+    return {
+        name: guard if guard["state"] == State.OFF else {**guard, **refused}
+        for name, guard in guards.items()
+    }
 
 
 def _not_imported(reason: str) -> CommandError:

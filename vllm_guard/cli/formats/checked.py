@@ -28,14 +28,14 @@ class Checked(NamedTuple):
         judged: What its source says.
         known: What is known of it in all.
         complaints: What was found.
-        warnings: What is to be said of the environment.
+        warnings: What is no finding: about the environment, and guards switched off.
     """
 
     given: str
     judged: JudgedBuild
     known: Known
     complaints: list[Complaint]
-    warnings: list[str]
+    warnings: list[Complaint]
 
 
 def _text(checked: Checked) -> Iterator[str]:
@@ -54,7 +54,7 @@ def _text(checked: Checked) -> Iterator[str]:
     for complaint in checked.complaints:
         yield f"finding: {complaint}"
     if not checked.complaints:
-        yield "nothing to do"
+        yield "no finding, but warnings" if checked.warnings else "nothing to do"
 
 
 def _json(checked: Checked) -> Iterable[str]:
@@ -65,7 +65,7 @@ def _json(checked: Checked) -> Iterable[str]:
         | {
             "ok": not checked.complaints,
             "findings": [complaint._asdict() for complaint in checked.complaints],
-            "warnings": checked.warnings,
+            "warnings": list(map(str, checked.warnings)),
         },
         indent=2,
     ).splitlines()
@@ -77,7 +77,7 @@ def _github(checked: Checked) -> Iterator[str]:
         message = f"{checked.judged.build}: {checked.known.evidence(guard, [verdict])}"
         yield annotation("notice", f"vllm-guard: {guard} {verdict}", message)
     for warning in checked.warnings:
-        yield annotation("warning", "vllm-guard", warning)
+        yield annotation("warning", "vllm-guard", str(warning))
     for complaint in checked.complaints:
         yield annotation("error", f"vllm-guard check {complaint.guard}".strip(), complaint.message)
 
