@@ -17,18 +17,25 @@ class Booking:
 
     Args:
         scheduler: The vLLM scheduler.
-        ledger: Its ledger.
-        frame: The frame; None for one that was scheduled before the guard came.
-        rows: What the worker returned for it.
+        ledger: Its ledger; the frame is taken out of it.
+        scheduler_output: The SchedulerOutput of the frame.
+        model_runner_output: What the worker returned for it.
     """
 
     def __init__(
-        self, scheduler: Any, ledger: Ledger, frame: Frame | None, rows: ReturnedRows
+        self,
+        scheduler: Any,
+        ledger: Ledger,
+        scheduler_output: Any,
+        model_runner_output: Any,
+        *_args: Any,
+        **_kwargs: Any,
     ) -> None:
         self.scheduler = scheduler
         self.ledger = ledger
-        self.frame = frame
-        self.rows = rows
+        self.frame: Frame | None = ledger.close(scheduler_output)
+        """None for a frame that was scheduled before the guard came."""
+        self.rows = ReturnedRows(scheduler_output, model_runner_output)
 
     def refuse_rows(self) -> None:
         """Empty the rows that the frame may not deliver."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +16,6 @@ from vllm_guard.booking import Booking
 from vllm_guard.guard import Guard
 from vllm_guard.holding import HeldBack
 from vllm_guard.ledger import Frame, Ledger
-from vllm_guard.rows import ReturnedRows
 from vllm_guard.targets import Target, Wrapper
 
 SCHEDULER = "vllm.v1.core.sched.scheduler"
@@ -51,13 +50,13 @@ class Rules:
     def scheduled(self, scheduler: Any, ledger: Ledger, frame: Frame) -> None:
         """Judge the rows of a frame that has just been scheduled."""
 
-    def returned(self, booking: Booking) -> Collection[AbstractContextManager[None]]:
+    def returned(self, booking: Booking) -> AbstractContextManager[None] | None:
         """Change what a frame brought before vLLM books it.
 
         Returns:
             What has to be in place while vLLM books it, if anything.
         """
-        return ()
+        return None
 
     def booked(self, scheduler: Any, ledger: Ledger) -> None:
         """Put right what is left after vLLM has booked a frame."""
@@ -85,11 +84,20 @@ class Rules:
         """``reset_prefix_cache`` has preempted these requests, which were running."""
 
 
+_UNKNOWN: Any = object()
+
+
 class Pipeline:
-    """The wrappers, and a ledger for each scheduler."""
+    """The wrappers, and a ledger for each scheduler.
+
+    ``schedule`` and ``update_from_output`` run in every step: they ask only rules that have
+    something to say, and catch errors without a context manager.
+    """
 
     def __init__(self) -> None:
         self._rules: list[Rules] = []
+        # By name of a method of `Rules`: who has one of its own.
+        self._answering: Mapping[str, list[Rules]] = {}
         self._ledgers: WeakKeyDictionary[Any, Ledger | None] = WeakKeyDictionary()
 
     def attach(self, rules: Rules) -> Mapping[str, Wrapper]:
@@ -98,6 +106,11 @@ class Pipeline:
         if not still_active:
             self._ledgers.clear()
         self._rules = [*still_active, rules]
+        self._answering = {
+            question: [one for one in self._rules if question in vars(type(one))]
+            for question, method in vars(Rules).items()
+            if callable(method)
+        }
         return {
             "Scheduler.schedule": self.schedule,
             "Scheduler.update_from_output": self.update_from_output,
@@ -110,41 +123,48 @@ class Pipeline:
 
     def schedule(self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any) -> Any:
         """Hold back what may not be scheduled yet; enter the frame."""
-        active, ledger = self._at(scheduler)
+        ledger = self._ledger(scheduler)
         if ledger is None:
             return wrapped(*args, **kwargs)
-        held: list[Any] = []
-        if ledger.preempted:
-            _ask(active, lambda rules: held.extend(rules.hold(scheduler, ledger)))
+        held = self._held(scheduler, ledger) if ledger.preempted else ()
         if held:
-            with HeldBack(scheduler, held, active[0].guard):
+            with HeldBack(scheduler, held, self._first_guard()):
                 output = wrapped(*args, **kwargs)
         else:
             output = wrapped(*args, **kwargs)
-        with active[0].guard.failing_open:
+        try:
             if output.num_scheduled_tokens:
-                frame = ledger.open(output)
-                _ask(active, lambda rules: rules.scheduled(scheduler, ledger, frame))
+                self._ask("scheduled", scheduler, ledger, ledger.open(output))
+        except Exception as error:
+            self._first_guard().swallow(error)
         return output
 
     def update_from_output(
         self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any
     ) -> Any:
         """Take out the refused rows, let vLLM book the frame, and put right what it left."""
-        active, ledger = self._at(scheduler)
+        ledger = self._ledger(scheduler)
         if ledger is None:
             return wrapped(*args, **kwargs)
-        around: list[AbstractContextManager[None]] = []
-        with active[0].guard.failing_open:
-            booking = _booking(scheduler, ledger, *args, **kwargs)
-            booking.refuse_rows()
-            _ask(active, lambda rules: around.extend(rules.returned(booking)))
-            booking.hand_over_prompt_logprobs()
-        with around[0] if around else nullcontext():
+        around = None
+        try:
+            booking = Booking(scheduler, ledger, *args, **kwargs)
+            if booking.frame is not None and booking.frame.blank:
+                booking.refuse_rows()
+            for answer in self._ask("returned", booking):
+                around = around or answer
+            if ledger.kept:
+                booking.hand_over_prompt_logprobs()
+        except Exception as error:
+            self._first_guard().swallow(error)
+        if around is None:
             result = wrapped(*args, **kwargs)
+        else:
+            with around:
+                result = wrapped(*args, **kwargs)
         if ledger.continued:
-            with active[0].guard.failing_open:
-                _ask(active, lambda rules: rules.booked(scheduler, ledger))
+            with self._first_guard().failing_open:
+                self._ask("booked", scheduler, ledger)
                 ledger.continued.clear()
         return result
 
@@ -152,11 +172,11 @@ class Pipeline:
         self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any
     ) -> Any:
         """Let go of a request that has finished."""
-        active, ledger = self._at(scheduler)
+        ledger = self._ledger(scheduler)
         if ledger is not None:
-            with active[0].guard.failing_open:
+            with self._first_guard().failing_open:
                 request = _request(*args, **kwargs)
-                _ask(active, lambda rules: rules.finishing(scheduler, ledger, request))
+                self._ask("finishing", scheduler, ledger, request)
                 ledger.forget(request.request_id)
         return wrapped(*args, **kwargs)
 
@@ -165,26 +185,24 @@ class Pipeline:
     ) -> Any:
         """Note that a request has been preempted."""
         result = wrapped(*args, **kwargs)
-        active, ledger = self._at(scheduler)
+        ledger = self._ledger(scheduler)
         if ledger is not None:
-            with active[0].guard.failing_open:
-                request = _request(*args, **kwargs)
-                _ask(active, lambda rules: rules.preempted(scheduler, ledger, request))
+            with self._first_guard().failing_open:
+                self._ask("preempted", scheduler, ledger, _request(*args, **kwargs))
         return result
 
     def handle_stopped_request(
         self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any
     ) -> Any:
         """Settle a session's segment before the next one begins."""
-        active, ledger = self._at(scheduler)
+        ledger = self._ledger(scheduler)
         if ledger is None:
             return wrapped(*args, **kwargs)
-        with active[0].guard.failing_open:
-            request = _request(*args, **kwargs)
-            _ask(active, lambda rules: rules.stopping(scheduler, ledger, request))
+        with self._first_guard().failing_open:
+            self._ask("stopping", scheduler, ledger, _request(*args, **kwargs))
         finished = wrapped(*args, **kwargs)
         if not finished:
-            with active[0].guard.failing_open:
+            with self._first_guard().failing_open:
                 ledger.continued.append(_request(*args, **kwargs))
         return finished
 
@@ -192,26 +210,22 @@ class Pipeline:
         self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any
     ) -> Any:
         """Give a session its next segment."""
-        active, ledger = self._at(scheduler)
+        ledger = self._ledger(scheduler)
         if ledger is None:
             return wrapped(*args, **kwargs)
-        around: list[AbstractContextManager[None] | None] = []
         with ExitStack() as stack:
-            with active[0].guard.failing_open:
+            with self._first_guard().failing_open:
                 session = _session(*args, **kwargs)
-                _ask(
-                    active,
-                    lambda rules: around.append(rules.next_segment(scheduler, ledger, session)),
-                )
-                for manager in filter(None, around):
-                    stack.enter_context(manager)
+                for manager in self._ask("next_segment", scheduler, ledger, session):
+                    if manager is not None:
+                        stack.enter_context(manager)
             return wrapped(*args, **kwargs)
 
     def reset_prefix_cache(
         self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any
     ) -> Any:
         """Settle the requests that a reset has preempted, also where vLLM then raises."""
-        active, ledger = self._at(scheduler)
+        ledger = self._ledger(scheduler)
         if ledger is None:
             return wrapped(*args, **kwargs)
         running = list(scheduler.running)
@@ -219,25 +233,45 @@ class Pipeline:
             return wrapped(*args, **kwargs)
         finally:
             preempted = [request for request in running if request.status.name == "PREEMPTED"]
-            _ask(active, lambda rules: rules.were_reset(scheduler, ledger, preempted))
+            self._ask("were_reset", scheduler, ledger, preempted)
 
-    def _at(self, scheduler: Any) -> tuple[list[Rules], Ledger | None]:
-        """Return the rules in force and the scheduler's ledger; no ledger: nothing to do."""
-        active = [rules for rules in self._rules if rules.guard.active]
-        if active:
-            with active[0].guard.failing_open:
-                return active, self._ledger(scheduler)
-        return active, None
+    def _held(self, scheduler: Any, ledger: Ledger) -> list[Any]:
+        answers = self._ask("hold", scheduler, ledger)
+        return [request for answer in answers for request in answer]
+
+    def _ask(self, question: str, *arguments: Any) -> list[Any]:
+        """Have every active guard with such a rule answer; errors are its own."""
+        answers = []
+        for rules in self._answering[question]:
+            guard = rules.guard
+            if guard.active:
+                try:
+                    answers.append(getattr(rules, question)(*arguments))
+                except Exception as error:
+                    guard.swallow(error)
+        return answers
+
+    def _first_guard(self) -> Guard:
+        """Return the guard that answers for what is nobody's rule."""
+        return next((one.guard for one in self._rules if one.guard.active), self._rules[0].guard)
 
     def _ledger(self, scheduler: Any) -> Ledger | None:
-        """Return the scheduler's ledger; None where a frame's rows are not one token and drafts.
+        """Return the scheduler's ledger; None: no guard is active, or nothing is done for it.
 
-        A diffusion scheduler samples no token of its own in a step.
+        A frame's rows have to be one token and drafts. A diffusion scheduler samples no token of
+        its own in a step.
         """
-        try:
-            return self._ledgers[scheduler]
-        except KeyError:
-            pass
+        for rules in self._rules:
+            if rules.guard.active:
+                try:
+                    ledger = self._ledgers.get(scheduler, _UNKNOWN)
+                    return self._begin(scheduler) if ledger is _UNKNOWN else ledger
+                except Exception as error:
+                    rules.guard.swallow(error)
+                    return None
+        return None
+
+    def _begin(self, scheduler: Any) -> Ledger | None:
         ledger = None
         if getattr(scheduler, "num_sampled_tokens_per_step", 1) == 1:
             async_class = getattr(sys.modules.get(ASYNC_SCHEDULER), "AsyncScheduler", ())
@@ -249,28 +283,6 @@ class Pipeline:
 
 
 PIPELINE = Pipeline()
-
-
-def _ask(active: list[Rules], question: Callable[[Rules], object]) -> None:
-    for rules in active:
-        with rules.guard.failing_open:
-            question(rules)
-
-
-def _booking(
-    scheduler: Any,
-    ledger: Ledger,
-    scheduler_output: Any,
-    model_runner_output: Any,
-    *_args: Any,
-    **_kwargs: Any,
-) -> Booking:
-    return Booking(
-        scheduler,
-        ledger,
-        ledger.close(scheduler_output),
-        ReturnedRows(scheduler_output, model_runner_output),
-    )
 
 
 def _request(request: Any, *_args: Any, **_kwargs: Any) -> Any:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from vllm_guard.embeddings import Once, count_placeholders
 from vllm_guard.guard import Guard
 
 REUSED_KEY = "reused-key"
+_METHOD = "update_from_output"
 
 
 class ReusedKeys:
-    """The wrappers in the scheduler.
+    """The wrapper in the scheduler.
 
     Args:
         guard: Where to count and how to fail.
@@ -27,8 +27,6 @@ class ReusedKeys:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._counted = Once()
-        # By scheduler: the ids of requests to end.
-        self._refused: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
     def try_schedule_encoder_inputs(
         self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any
@@ -38,24 +36,6 @@ class ReusedKeys:
             with self._guard.failing_open:
                 args, kwargs = self._arguments(scheduler, *args, **kwargs), {}
         return wrapped(*args, **kwargs)
-
-    def update_from_output(
-        self, wrapped: Callable[..., Any], scheduler: Any, args: Any, kwargs: Any
-    ) -> Any:
-        """End the refused requests with an error, and tell their clients."""
-        result = wrapped(*args, **kwargs)
-        if self._refused:
-            with self._guard.failing_open:
-                self._end_refused(scheduler, result)
-        return result
-
-    def _end_refused(self, scheduler: Any, result: Any) -> None:
-        status = sys.modules["vllm.v1.request"].RequestStatus.FINISHED_ERROR
-        names = self._refused.pop(scheduler, ())
-        for request in [scheduler.requests[name] for name in names if name in scheduler.requests]:
-            _tell(result, request, status)
-            # Last: who is ended and not told waits for ever, who is not ended is refused again.
-            scheduler.finish_requests([request.request_id], status)
 
     def _arguments(  # noqa: PLR0913, PLR0917  vLLM's own parameters
         self,
@@ -95,8 +75,61 @@ class ReusedKeys:
                 alarming=True,
             )
         if not self._guard.observes:
-            self._refused.setdefault(scheduler, set()).add(request.request_id)
+            self._end_with_next_frame(scheduler, request.request_id)
         return not self._guard.observes
+
+    def _end_with_next_frame(self, scheduler: Any, request_id: str) -> None:
+        ending = vars(scheduler).get(_METHOD)
+        if not isinstance(ending, _Ending):
+            ending = vars(scheduler)[_METHOD] = _Ending(self._guard, scheduler)
+        ending.request_ids.add(request_id)
+
+
+class _Ending:
+    """Stands in for ``scheduler.update_from_output`` once: it ends requests, and tells clients.
+
+    It shadows the method on the instance, so that it costs nothing while no request is refused,
+    and calls whatever the class finds.
+
+    Args:
+        guard: How to fail.
+        scheduler: Whose method it shadows, as soon as it is put there.
+    """
+
+    def __init__(self, guard: Guard, scheduler: Any) -> None:
+        self.request_ids: set[str] = set()
+        self._guard = guard
+        self._scheduler = scheduler
+        self._book = getattr(scheduler, _METHOD)
+        # Somebody may have put a method of their own on this scheduler.
+        self._shadowed = vars(scheduler).get(_METHOD)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Have the frame booked, and end the refused requests with an error."""
+        with self._guard.failing_open:
+            self._step_aside()
+        result = self._book(*args, **kwargs)
+        with self._guard.failing_open:
+            self._end_refused(result)
+        return result
+
+    def _step_aside(self) -> None:
+        if vars(self._scheduler).get(_METHOD) is not self:
+            return
+        if self._shadowed is None:
+            del vars(self._scheduler)[_METHOD]
+        else:
+            vars(self._scheduler)[_METHOD] = self._shadowed
+
+    def _end_refused(self, result: Any) -> None:
+        status = sys.modules["vllm.v1.request"].RequestStatus.FINISHED_ERROR
+        requests = self._scheduler.requests
+        while self.request_ids:
+            request = requests.get(self.request_ids.pop())
+            if request is not None and self._guard.active:
+                _tell(result, request, status)
+                # Last: who is ended and not told waits for ever, who is not ended is refused again.
+                self._scheduler.finish_requests([request.request_id], status)
 
 
 def _mismatch(scheduler: Any, request: Any, computed: int) -> tuple[int, int, int] | None:

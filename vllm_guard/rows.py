@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 _PROMPT_LOGPROBS = ("prompt_logprobs_dict", "prompt_token_id_logprobs_dict")
@@ -60,24 +60,33 @@ class ReturnedRows:
         Returns:
             Pairs of request id and the number of tokens it may have: one, and one for each draft.
         """
-        try:
-            # Ordinary frames have one token in each row, and this is the fastest way to see it.
-            for [_] in self._rows:
-                pass
-            return []
-        except ValueError:
-            longest = max(map(len, self._rows))
-        if longest <= 1:
-            return []
         drafts = self._scheduler_output.scheduled_spec_decode_tokens
-        if len(drafts) == len(self._rows) and longest <= 1 + min(map(len, drafts.values())):
-            return []
+        if drafts:
+            if self._fit_at_a_glance(list(drafts.values())):
+                return []
+        else:
+            try:
+                # Ordinary frames have one token in each row, and this is the fastest way to see it.
+                for [_] in self._rows:
+                    pass
+                return []
+            except ValueError:
+                pass
         allowed = {request_id: 1 + len(tokens) for request_id, tokens in drafts.items()}
         return [
             (request_id, allowed.get(request_id, 1))
             for request_id, index in self._output.req_id_to_index.items()
             if len(self._rows[index]) > allowed.get(request_id, 1)
         ]
+
+    def _fit_at_a_glance(self, drafts: list[Sequence[int]]) -> bool:
+        """Whether every row would fit the request with the fewest drafts."""
+        longest = max(map(len, self._rows), default=0)
+        if longest <= 1 or len(drafts) < len(self._rows):
+            return longest <= 1
+        # The AsyncScheduler gives all requests the same list: comparing is faster than measuring.
+        alike = drafts.count(drafts[0]) == len(drafts)
+        return longest <= 1 + (len(drafts[0]) if alike else min(map(len, drafts)))
 
     def cut(self, request_id: str, length: int) -> None:
         """Keep the first ``length`` tokens of the request's row."""

@@ -31,7 +31,9 @@ CANNOT_FAIL = re.compile(
     r"wrapped\(|failing_open|"
     # What a wrapper does outside of that: it asks whether there is anything to do, and returns.
     r"self\._run\(V\dGather, |given = None$|if self\._guard\.active:|if given is None:|with given:|"
-    r"for request_id, \(features, private\) in|if self\._refused:|return result$"
+    r"for request_id, \(features, private\) in|"
+    # What stands in for the scheduler's method has vLLM book the frame.
+    r"self\._book\(|return result$"
 )
 OWN_LINES = OwnLines(MODULES, CANNOT_FAIL)
 

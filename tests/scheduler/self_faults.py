@@ -29,14 +29,17 @@ CANNOT_FAIL = re.compile(
     # vLLM's own function, whose errors have to pass, and what ours are caught by.
     r"wrapped\(|failing_open|"
     # What a wrapper does outside of that: it asks whether there is anything to do, and returns.
-    r"self\._at\(scheduler\)$|active = \[|if active:|if ledger is (not )?None:|"
-    r"if (held|not finished|ledger\.(preempted|continued)):|"
-    r"_ask\(active, lambda rules: held\.extend|"
-    r"(held|around): list\[.*\] = \[\]$|with around\[0\] if around else nullcontext\(\):|"
-    r"with (HeldBack\(.*\)|ExitStack\(\) as stack):|for queue, requests, known in self\._taken:|"
+    r"self\._(ledger|held)\(scheduler(, ledger\) if ledger\.preempted else \(\))?\)?$|"
+    r"if (ledger is (not )?None|held|around is None|not finished|ledger\.continued):|"
+    r"around = None$|with (around|HeldBack\(.*\)|ExitStack\(\) as stack):|"
+    r"for queue, requests, known in self\._taken:|"
+    # Asking the rules: what each answers is caught, one by one.
+    r"for rules in self\._(rules|answering\[question\]):|if (rules\.)?guard\.active:|try:$|"
+    r"self\._ask\(\"hold\", |return \[request for answer in answers|"
+    r"guard = rules\.guard$|answers = \[\]$|return answers$|return next\(\(one\.guard|"
     # Constructors that keep what they are given.
     r"self\.\w+(: .*)? = (\w+|\[\])$|"
-    r"return (active, None|output|result|finished)$"
+    r"return (output|result|finished)$"
 )
 OWN_LINES = OwnLines(MODULES, CANNOT_FAIL)
 

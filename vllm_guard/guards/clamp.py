@@ -37,18 +37,21 @@ class ClampRules(Rules):
     def scheduled(self, scheduler: Any, ledger: Ledger, frame: Frame) -> None:
         """Refuse the rows of prefills that this frame does not finish."""
         output = frame.output
-        ledger.unsettled.update(new.req_id for new in output.scheduled_new_reqs)
+        for new in output.scheduled_new_reqs:
+            ledger.unsettled.add(new.req_id)
         ledger.unsettled.update(_resumed(output.scheduled_cached_reqs))
-        for request_id in [*ledger.unsettled] if ledger.unsettled else ():
-            self._settle(scheduler, ledger, frame, request_id)
-        for request_id in [*ledger.suspects] if ledger.suspects else ():
-            _watch(scheduler, ledger, frame, request_id)
+        if ledger.unsettled:
+            for request_id in [*ledger.unsettled]:
+                self._settle(scheduler, ledger, frame, request_id)
+        if ledger.suspects:
+            for request_id in [*ledger.suspects]:
+                _watch(scheduler, ledger, frame, request_id)
 
-    def returned(self, booking: Booking) -> Collection[PlaceholderNet]:
+    def returned(self, booking: Booking) -> PlaceholderNet | None:
         """Cut rows that are too long; spread the net where the placeholders may not suffice."""
         ledger, rows = booking.ledger, booking.rows
         if not ledger.counts_placeholders:
-            return ()
+            return None
         for request_id, length in rows.overlong():
             request = booking.live(request_id)
             if request is not None:
@@ -59,8 +62,8 @@ class ClampRules(Rules):
         if load_failed:
             ledger.doubt(rows.scheduled)
         if load_failed or booking.frame is None or booking.frame.suspect:
-            return (PlaceholderNet(self.guard, booking.scheduler, ledger, rows),)
-        return ()
+            return PlaceholderNet(self.guard, booking.scheduler, ledger, rows)
+        return None
 
     def finishing(self, scheduler: Any, ledger: Ledger, request: Any) -> None:
         """Refuse what is still in flight for a request that has finished."""

@@ -31,7 +31,6 @@ def _wrappers(guard: Guard) -> Mapping[str, Wrapper]:
         "EncoderRunner.gather_mm_embeddings": gather.v2,
         "_merge_multimodal_embeddings": MergeNet(guard, gather),
         "Scheduler._try_schedule_encoder_inputs": keys.try_schedule_encoder_inputs,
-        "Scheduler.update_from_output": keys.update_from_output,
     }
 
 
@@ -77,11 +76,13 @@ DEFINITION = Definition(
             ),
             faults=(REUSED_KEY,),
         ),
+        # Never replaced on the class: a refused request has it shadowed until the next frame.
         Target(
             SCHEDULER,
             "Scheduler.update_from_output",
             ("self", "scheduler_output", "model_runner_output"),
             faults=(REUSED_KEY,),
+            wrapped=False,
         ),
     ),
     probe=probe,
