@@ -89,7 +89,7 @@ def test_where_each_needs_a_guard_the_best_is_named(tree: Path, capsys: Captured
     assert audit(tree, other.folder) == 0
     answer = capsys.readouterr().out.splitlines()[-1]
     assert answer == (
-        "each of these needs a guard; most faults are fixed on 0.34.0, and left are: last-chunk,"
+        "each of these needs a guard; the most fixes are in 0.34.0; left there: last-chunk,"
         " id-reuse"
     )
 

@@ -78,8 +78,8 @@ def _answer(audited: Sequence[Audited], labels: list[str]) -> str:
     best = fixed.index(max(fixed))
     alike = [label for label, faults in zip(labels, left, strict=True) if faults == left[best]]
     return (
-        f"each of these needs a guard; most faults are fixed on {', '.join(alike)},"
-        f" and left are: {', '.join(left[best])}"
+        f"each of these needs a guard; the most fixes are in {', '.join(alike)};"
+        f" left there: {', '.join(left[best])}"
     )
 
 
