@@ -47,8 +47,6 @@ class Booking:
 
     def hand_over_prompt_logprobs(self) -> None:
         """Give kept prompt logprobs to the requests that get an output in this frame."""
-        if not self.ledger.kept:
-            return
         refused = self.frame.blank if self.frame else ()
         for request_id, kept in list(self.ledger.kept.items()):
             if self.scheduler.requests.get(request_id) is not kept.request:

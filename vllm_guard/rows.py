@@ -61,10 +61,7 @@ class ReturnedRows:
             Pairs of request id and the number of tokens it may have: one, and one for each draft.
         """
         drafts = self._scheduler_output.scheduled_spec_decode_tokens
-        if drafts:
-            if self._fit_at_a_glance(list(drafts.values())):
-                return []
-        else:
+        if not drafts:
             try:
                 # Ordinary frames have one token in each row, and this is the fastest way to see it.
                 for [_] in self._rows:
@@ -72,6 +69,8 @@ class ReturnedRows:
                 return []
             except ValueError:
                 pass
+        if self._fit_at_a_glance(list(drafts.values())):
+            return []
         allowed = {request_id: 1 + len(tokens) for request_id, tokens in drafts.items()}
         return [
             (request_id, allowed.get(request_id, 1))
